@@ -1,0 +1,181 @@
+"""What a center makes of the models it hears: a mean, or something that a few liars cannot move.
+
+    total = aggregate.start(up, own)        an accumulator
+    aggregate.add(total, up, rows)          once for every block of the cohort
+    aggregate.settle(total, own) -> Heard   what every center heard
+
+A mean is linear: blocks and ranks add up, and no cohort is ever held whole. Median, trimmed mean and
+Krum are not: they keep every row and decide at the end (`whole`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .errors import require
+from .mixing import Heard, Mixing, Rest
+
+COLUMNS = 1 << 16  # coordinates sorted at once: bounds the memory of coordinate-wise rules
+
+
+@dataclass(eq=False)
+class Sum:
+    """A mixing under way."""
+
+    values: Tensor  # (centers, width) float64
+    weight: Tensor  # (centers,) float64
+    rest: Rest
+
+
+@dataclass(eq=False)
+class Rows:
+    """Every row that arrived, and who hears it."""
+
+    values: list[Tensor] = field(default_factory=list)  # (block, width) each
+    hears: list[Tensor] = field(default_factory=list)  # (centers, block) bool each
+
+
+class Aggregate(Protocol):
+    """What takes the place of `up @ local`."""
+
+    whole: bool  # True: must see the cohort at once
+
+    def start(self, up: Mixing, own: Tensor) -> Sum | Rows:
+        """An empty accumulator for the centers `own` (centers, width)."""
+
+    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
+        """Take in a block of rows (block, width), in place."""
+
+    def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
+        """The result; a center that heard nobody gets its own model back."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """`up @ local`, with what `up` says about missing weight. Streams over blocks, adds over ranks."""
+
+    whole = False
+
+    def start(self, up: Mixing, own: Tensor) -> Sum:
+        """Zero, for every center."""
+        zeros = torch.zeros(own.shape, dtype=torch.float64, device=own.device)
+        return Sum(zeros, torch.zeros(len(own), dtype=torch.float64), up.rest)
+
+    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
+        """Add `up @ rows` and the weight behind it."""
+        assert isinstance(total, Sum)
+        up.add_product(rows, total.values)
+        total.weight += up.total
+
+    def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
+        """Divide, or let the center keep what is missing."""
+        assert isinstance(total, Sum)
+        everyone = torch.ones(len(own), dtype=torch.bool)
+        if total.rest == "none":
+            return Heard(total.values.to(own.dtype), everyone)
+        if total.rest == "keep":
+            lacks = (1 - total.weight).to(own.device)[:, None]
+            return Heard(total.values.addcmul_(lacks, own.double()).to(own.dtype), everyone)
+        mask = total.weight > 0
+        mean = total.values.div_(torch.where(mask, total.weight, 1.0).to(own.device)[:, None]).to(own.dtype)
+        if bool(mask.all()):
+            return Heard(mean, mask)
+        return Heard(torch.where(mask.to(own.device)[:, None], mean, own), mask)
+
+
+class Robust(ABC):
+    """A rule that looks at all rows a center hears, without weights; a liar cannot buy influence."""
+
+    whole = True
+
+    @abstractmethod
+    def of(self, rows: Tensor) -> Tensor:
+        """What rows (n, width), n > 0, come to, (width,)."""
+
+    def start(self, up: Mixing, own: Tensor) -> Rows:
+        """No rows yet."""
+        return Rows()
+
+    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
+        """Keep the rows, and who hears them."""
+        assert isinstance(total, Rows)
+        hears = torch.zeros(up.shape, dtype=torch.bool)
+        hears[up.links.receiver, up.links.sender] = True  # not zero: gossip weights may be negative
+        total.values.append(rows)
+        total.hears.append(hears)
+
+    def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
+        """The rule at every center; a center that heard nobody keeps its own."""
+        assert isinstance(total, Rows)
+        if not total.values:
+            return Heard(own, torch.zeros(len(own), dtype=torch.bool))
+        rows, hears = torch.cat(total.values), torch.cat(total.hears, 1)
+        mask = hears.any(1)
+        heard = [self.of(rows[who.to(rows.device)]) if some else mine for who, some, mine in zip(hears, mask, own, strict=True)]
+        return Heard(torch.stack(heard).to(own.dtype), mask)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Robust):
+    """Coordinate by coordinate, drop the floor(beta n) smallest and largest values, average the rest.
+
+    Up to floor(beta n) liars cannot move a coordinate out of the honest range. beta = 0 is the unweighted
+    mean; as beta tends to 1/2 it is the median.
+    Reference: Yin et al., Byzantine-robust distributed learning, ICML 2018, https://arxiv.org/abs/1803.01498
+    """
+
+    beta: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta < 0.5, f"TrimmedMean.beta must be in [0, 0.5), got {self.beta}; try 0.1")
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The trimmed mean of rows (n, width), as (width,)."""
+        n = len(rows)
+        cut = int(self.beta * n)
+        return _by_columns(rows, lambda part: part.sort(0).values[cut : n - cut].mean(0))
+
+
+@dataclass(frozen=True)
+class Median(Robust):
+    """The middle value of every coordinate (the mean of the two middle ones where n is even)."""
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The median of rows (n, width), as (width,)."""
+        low, high = (len(rows) - 1) // 2, len(rows) // 2
+        return _by_columns(rows, lambda part: part.sort(0).values[[low, high]].mean(0))
+
+
+@dataclass(frozen=True)
+class Krum(Robust):
+    """The one row nearest to its neighbours: smallest sum of squared distances to the n - f - 2 nearest.
+
+    f = floor(liars * n) is the number of liars to stand. `keep` > 1 averages that many best rows (Multi-Krum).
+    Reference: Blanchard et al., Machine learning with adversaries, NeurIPS 2017, https://arxiv.org/abs/1703.02757
+    """
+
+    liars: float = 0.1
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        require(0 <= self.liars < 0.5, f"Krum.liars must be in [0, 0.5), got {self.liars}; try 0.1")
+        require(self.keep >= 1, f"Krum.keep must be at least 1, got {self.keep}")
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Krum of rows (n, width), as (width,)."""
+        n = len(rows)
+        near = max(1, n - int(self.liars * n) - 2)
+        centered = (rows - rows.median(0).values).double()
+        squares = torch.cdist(centered, centered).square()
+        score = squares.sort(1).values[:, 1 : 1 + near].sum(1)
+        return rows[score.argsort(stable=True)[: self.keep]].mean(0)
+
+
+def _by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.cat([rule(part) for part in rows.split(COLUMNS, 1)])

@@ -1,0 +1,122 @@
+"""The clients of a simulation: one machine, all clients, learned block by block."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .aggregate import Rows, Sum
+from .cohort import Cohort
+from .data import Federation
+from .errors import unknown
+from .learn import Executor, Looped, Stacked
+from .method import Exchange, State
+from .round import Answer, receive, visit
+from .stack import Stacks, take
+from .task import Task, runs_stacked
+
+ExecutorName = Literal["auto", "looped", "stacked"]
+EXECUTORS = {"looped": Looped, "stacked": Stacked}
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Answers for every client, from a federation on this machine.
+
+    Arguments:
+        federation: everybody's data.
+        task: what is learned.
+        seed: of all draws.
+        executor: "looped", "stacked", or "auto" to choose by model and device (see `chosen`).
+        block: clients learned at once; None: as many as fit the cache.
+    """
+
+    federation: Federation
+    task: Task
+    seed: int = 0
+    executor: ExecutorName = "auto"
+    block: int | None = None
+    run: Executor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.executor not in ("auto", *EXECUTORS):
+            raise unknown("executor", self.executor, ("auto", *EXECUTORS))
+        name = chosen(self.task, self.federation) if self.executor == "auto" else self.executor
+        object.__setattr__(self, "executor", name)
+        object.__setattr__(self, "run", EXECUTORS[name](self.task, self.federation.train))
+
+    @cached_property
+    def block_size(self) -> int:
+        """Clients learned at once."""
+        if self.block is not None:
+            return self.block
+        row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
+        return max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 4 << 20) // max(row, 1)))
+
+    def everyone(self, round: int, turn: int = 0) -> Cohort:
+        """All clients that have training data."""
+        sizes = self.federation.train.sizes
+        index = (sizes > 0).nonzero()[:, 0]
+        effort = torch.ones(len(index), dtype=torch.float64)
+        return Cohort(index, sizes[index], effort, self.federation.n_clients, self.seed, round, turn)
+
+    def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
+        """Block by block, the longest work first, so that a block's clients finish at about the same time.
+
+        Who sends a number that is not finite is left out: `0 * nan` is still `nan`, so no weight can mend it.
+        """
+        work = cohort.sizes * cohort.effort
+        for block in cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size):
+            received = receive(exchange, state, block)
+            sent, kept = visit(exchange, received, take(state.kept, block.index), self.run, block)
+            good = finite(sent | kept, len(block))
+            if bool(good.all()):
+                yield Answer(block, sent, kept)
+            else:
+                yield Answer(block[good], take(sent, good), take(kept, good))
+
+    def gather(self, answers: list[Answer]) -> list[Answer]:
+        """There is one rank only."""
+        return answers
+
+    def add(self, heard: dict[str, Sum | Rows]) -> dict[str, Sum | Rows]:
+        """There is one rank only."""
+        return heard
+
+
+def finite(stacks: Stacks, n: int) -> Tensor:
+    """Which rows are finite in every stack, (n,), on the host."""
+    good = torch.ones(n, dtype=torch.bool)
+    for rows in stacks.values():
+        # A sum is finite only if every number is, and it is one pass; an overflow of the sum is looked at again.
+        sums = rows.flatten(1).sum(1)
+        if not bool(sums.isfinite().all()):
+            good &= rows.flatten(1).isfinite().all(1).cpu()
+    return good
+
+
+def chosen(task: Task, federation: Federation) -> str:
+    """The executor for a model and a device.
+
+    On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one model after
+    another (`benchmarks/round.py`); everything else, and everything on a GPU, is faster stacked. The choice
+    depends on nothing that varies from run to run, since results agree between executors only to rounding.
+    """
+    if task.device.type == "cpu" and any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
+        return "looped"
+    if not runs_stacked(task, federation.train.x[:1], federation.train.y[:1]):
+        warnings.warn(
+            f"{type(task.module).__name__} cannot be stacked with vmap; its clients are learned one after another",
+            stacklevel=2,
+        )
+        return "looped"
+    return "stacked"

@@ -1,0 +1,49 @@
+"""What a round costs, read from the same matrices that did the work: bytes by direction.
+
+Every link of `down` carries one row of each received name, every link of `up` one row of each sent one. A
+center that lives at its client (`at_home`) talks to it for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .cohort import Cohort
+from .method import Exchange, State
+from .mixing import Mixing
+from .round import Trip
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes moved between machines."""
+
+    down: int = 0
+    up: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.down + other.down, self.up + other.up)
+
+
+def traffic(trip: Trip, before: State) -> Traffic:
+    """The bytes of one exchange, from the state it began with: everyone asked receives, who arrived has sent."""
+    exchange, topology, centers = trip.exchange, trip.exchange.topology, before.centers
+    down = up = 0
+    for name in exchange.receives:
+        mixing = topology.down(before.memory, trip.cohort, name)
+        stack = centers[mixing.of or name]
+        down += _links(exchange, mixing, trip.cohort, clients_receive=True) * stack.shape[1] * stack.element_size()
+    for name in exchange.sends:
+        mixing = topology.up(before.memory, trip.arrived, name)
+        stack = centers[name]
+        up += _links(exchange, mixing, trip.arrived, clients_receive=False) * stack.shape[1] * stack.element_size()
+    told = sum(exchange.widths.get(name, 1) for name in exchange.tells)
+    return Traffic(down, up + told * len(trip.arrived) * centers["model"].element_size())
+
+
+def _links(exchange: Exchange, mixing: Mixing, cohort: Cohort, clients_receive: bool) -> int:
+    receiver, sender, _ = mixing.links
+    if not exchange.topology.at_home:
+        return len(receiver)
+    client, center = (receiver, sender) if clients_receive else (sender, receiver)
+    return int((cohort.index[client] != center).sum())

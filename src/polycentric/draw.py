@@ -1,0 +1,81 @@
+"""Random numbers that are a pure function of a key: (seed, round, client, purpose, counter).
+
+    uniform(seed, round, "select", clients)        one number for every client, always the same one
+
+Nothing is drawn *from* anything: there is no generator to save, restore or share. A draw does not depend
+on the executor, the block size, the number of ranks, or on who else takes part, so methods that are equal
+in theory see equal batches, and a resumed run sees what the uninterrupted one would have seen.
+
+The hash is splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014)
+on wrapping 64-bit integers: the same bits on every device.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+Key = int | str | Tensor  # tensors broadcast: the result has the shape of the whole key
+
+
+def bits(*key: Key) -> Tensor:
+    """64 well-mixed bits for every element of the broadcast key, as int64."""
+    state = torch.zeros((), dtype=torch.int64)
+    for part in key:
+        if isinstance(part, str):
+            part = zlib.crc32(part.encode())
+        if not isinstance(part, Tensor):
+            part = torch.tensor(part, dtype=torch.int64)
+        # Python numbers and strings are mixed as scalars on the host; the first tensor moves to its device.
+        if part.device != state.device and state.dim() == 0:
+            state = state.to(part.device)
+        state = _mixed(state * 31 + part.to(torch.int64) + 0x1E3779B97F4A7C15)
+    return state
+
+
+def uniform(*key: Key) -> Tensor:
+    """Uniform in the open interval (0, 1), float64."""
+    return (_shifted(bits(*key), 11).double() + 0.5) / (1 << 53)
+
+
+def normal(*key: Key) -> Tensor:
+    """Standard normal, float64 (Box and Muller)."""
+    radius = (-2 * uniform(*key, "radius").log()).sqrt()
+    return radius * (2 * torch.pi * uniform(*key, "angle")).cos()
+
+
+def shuffled(segment: Tensor, *key: Key) -> Tensor:
+    """An order that shuffles every segment by itself.
+
+    Arguments:
+        segment: which segment every element belongs to, not decreasing, (n,).
+        key: ends in a counter of the elements, (n,), so that every element has its own bits.
+
+    Returns:
+        Indices, (n,): segment after segment, each in random order.
+    """
+    order = torch.argsort(bits(*key))
+    return order[torch.argsort(segment[order], stable=True)]
+
+
+def generator(*key: Key) -> torch.Generator:
+    """An ordinary generator seeded by a key, for libraries that want one (weights, dropout)."""
+    return torch.Generator().manual_seed(seed_of(*key))
+
+
+def seed_of(*key: Key) -> int:
+    """A non-negative 63-bit seed for other libraries' generators."""
+    return int(bits(*key)) & ((1 << 63) - 1)
+
+
+def _mixed(h: Tensor) -> Tensor:
+    h = (h ^ _shifted(h, 30)) * -0x40A7B892E31B1A47
+    h = (h ^ _shifted(h, 27)) * -0x6B2FB644ECCEEE15
+    return h ^ _shifted(h, 31)
+
+
+def _shifted(h: Tensor, by: int) -> Tensor:
+    """Logical shift to the right; `>>` on int64 copies the sign bit."""
+    return (h >> by) & ((1 << (64 - by)) - 1)

@@ -1,0 +1,99 @@
+"""Evaluation stands beside the round: receive, perhaps learn a little more, mix nothing.
+
+A client's model is always `down @ centers` together with what it keeps; its score is on its own examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .clients import Simulation
+from .cohort import Cohort
+from .data import Split
+from .learn import Train
+from .method import Method, State
+from .metrics import Scores, score
+from .round import receive
+from .stack import Stacks, take
+
+CHUNK = 4096  # examples of one model at once
+RECTANGLE = 1 << 14  # examples of a block of models at once
+
+
+def evaluate(
+    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None
+) -> Scores:
+    """Every client's score on its part of `split`, before or after some local training of its own."""
+    losses = torch.zeros(len(split), dtype=torch.float64)
+    labels, classes = split.y.cpu(), clients.federation.classes
+    predicted = torch.zeros(len(split), dtype=torch.int64)
+    for index, outputs in _predictions(method, state, clients, split, fine_tune):
+        targets = clients.task.targets(split.y[index])
+        losses[index.cpu()] = clients.task.loss(outputs, targets).double().cpu()
+        predicted[index.cpu()] = outputs.argmax(-1).cpu()
+    return score(
+        predicted.numpy() if classes else None,
+        labels.numpy(),
+        losses.numpy(),
+        split.owner.cpu().numpy(),
+        clients.federation.n_clients,
+        len(classes),
+    )
+
+
+@torch.no_grad()
+def _predictions(
+    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(positions in the split, outputs there), every example once."""
+    exchange = method.at(state.round)[-1]
+    everyone = _all_clients(clients, state)
+    everyone = everyone[(split.sizes > 0)]
+    down = exchange.topology.down(state.memory, everyone, "model")
+    if down.form == "gather" and fine_tune is None and not state.kept:
+        # Clients of one center share a model: one pass over all their examples, no stack.
+        centers = torch.full((clients.federation.n_clients,), -1)
+        centers[everyone.index] = down.links.sender
+        center_of = centers[split.owner.cpu()]
+        for center in down.links.sender.unique().tolist():
+            row = {"model": state.centers["model"][center]}
+            for index in (center_of == center).nonzero()[:, 0].split(CHUNK):
+                index = index.to(split.x.device)
+                yield index, clients.task.outputs(row, clients.task.inputs(split.x[index]))
+        return
+    by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
+    for block in everyone[by_size].blocks(clients.block_size):
+        rows = take(state.kept, block.index) | receive(exchange, state, block)
+        if fine_tune is not None:
+            trainable = block.sizes > 0
+            rows = rows | {"start": rows["model"]}
+            tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
+            rows = rows | {n: _where(rows[n], trainable, new) for n, new in tuned.items()}
+        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
+
+
+def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
+    sizes, first = split.sizes[block.index], split.offset[block.index]
+    width = max(1, RECTANGLE // len(block))
+    for begin in range(0, int(sizes.max()), width):
+        place = begin + torch.arange(min(width, int(sizes.max()) - begin))
+        valid = place < sizes[:, None]
+        index = torch.where(valid, first[:, None] + place, 0).to(split.x.device)
+        outputs = clients.run.outputs(rows, clients.task.inputs(split.x[index]))
+        valid = valid.to(index.device)
+        yield index[valid], outputs[valid]
+
+
+def _all_clients(clients: Simulation, state: State) -> Cohort:
+    sizes = clients.federation.train.sizes
+    effort = torch.ones(len(sizes), dtype=torch.float64)
+    return Cohort(torch.arange(len(sizes)), sizes, effort, len(sizes), clients.seed, state.round)
+
+
+def _where(rows: Tensor, which: Tensor, new: Tensor) -> Tensor:
+    out = rows.clone()
+    out[which.to(rows.device)] = new
+    return out

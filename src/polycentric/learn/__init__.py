@@ -1,0 +1,19 @@
+"""What happens at a client, and how it is run: learners and executors.
+
+A *learner* is a scan over a client's batches, written for one client:
+
+    carry = begin(rows)                     for each batch:  carry = step(carry, row, batch)
+    rows  = end(carry)
+
+An *executor* runs a learner at every client of a block. `Looped` takes one client after another in plain
+PyTorch: the readable reference. `Stacked` takes all at once with `torch.func.vmap`. Same batches, same
+mathematics; results agree to rounding.
+"""
+
+from .batches import Plan, Schedule
+from .executor import Client, Executor, Learner
+from .looped import Looped
+from .stacked import Stacked
+from .train import Train
+
+__all__ = ["Client", "Executor", "Learner", "Looped", "Plan", "Schedule", "Stacked", "Train"]

@@ -1,0 +1,60 @@
+"""The two interfaces of local work: what a client does (`Learner`), and who runs it (`Executor`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from ..cohort import Cohort
+from ..stack import Stacks
+from ..task import Task
+from ..task import Batch as Batch
+from .batches import Plan
+
+Gradient = Callable[[Callable[[Stacks], Tensor], Stacks], Stacks]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """What a learner may use while it is at one client."""
+
+    task: Task
+    gradient: Gradient  # (objective, params) -> the gradient of objective at params
+
+
+class Learner(ABC):
+    """A scan over a client's batches. `begin` and `end` see the whole block, `step` sees one client."""
+
+    def keeps(self, like: Tensor) -> Stacks:
+        """Names the client keeps for this learner, {name: (1, width)}, as they are at the beginning."""
+        return {}
+
+    @abstractmethod
+    def plan(self, cohort: Cohort) -> Plan:
+        """How many steps every client takes, and on how many examples each."""
+
+    @abstractmethod
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """What is carried from step to step, (block, ...)."""
+
+    @abstractmethod
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """One step of one client: everything without the client axis."""
+
+    @abstractmethod
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The rows this learner has changed, (block, width)."""
+
+
+class Executor(Protocol):
+    """Runs learners, and predicts, at every client of a block."""
+
+    def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The rows that the learner changed, (block, width)."""
+
+    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
+        """Every client's model on its own examples (block, batch, *shape): (block, batch, outputs)."""

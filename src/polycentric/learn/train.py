@@ -1,0 +1,110 @@
+"""Local training: minibatch steps on the client's loss plus whatever terms a method adds.
+
+    for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
+                         w <- w - lr_t update(g),      lr_t = lr decay^t in round t
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..cohort import Cohort
+from ..errors import require
+from ..objective import Term
+from ..optimizer import SGD, Adam, Momentum, Rule
+from ..stack import Stacks
+from ..task import Batch, Task
+from .batches import Plan, plan_of
+from .executor import Client, Learner
+
+
+@dataclass(frozen=True)
+class Train(Learner):
+    """E epochs (or a number of steps) of SGD, momentum or Adam; moments begin at zero every round.
+
+    Arguments:
+        lr: learning rate of the clients.
+        epochs: passes over the client's examples.
+        steps: exactly so many steps, instead of epochs.
+        batch: examples in a step; None (in the command: `batch=all`) takes all of the client's at once.
+        momentum: of the clients' SGD.
+        optimizer: "sgd" or "adam".
+        decay: factor on the learning rate from round to round.
+        weight_decay: added to the gradient, times w.
+        terms: added to the loss, such as `Prox(0.1)`.
+        trains: names that are trained; None: all of the model's.
+    """
+
+    lr: float = 0.1
+    epochs: int = 1
+    steps: int | None = None
+    batch: int | None = 10
+    momentum: float = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    decay: float = 1.0
+    weight_decay: float = 0.0
+    terms: tuple[Term, ...] = ()
+    trains: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        require(self.lr >= 0, f"lr must not be negative, got {self.lr}; try 0.1")
+        require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
+        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
+        require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
+        require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}")
+        require(self.optimizer in ("sgd", "adam"), f"optimizer must be sgd or adam, got {self.optimizer!r}")
+        require(
+            self.optimizer == "sgd" or self.momentum == 0, "momentum goes with optimizer=sgd; adam has its own moments"
+        )
+        require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}")
+        require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}")
+
+    @property
+    def rule(self) -> Rule:
+        """The step rule, with the learning rate taken out: it changes from round to round."""
+        if self.optimizer == "adam":
+            return Adam(lr=1.0)
+        return Momentum(lr=1.0, beta=self.momentum) if self.momentum else SGD(lr=1.0)
+
+    def plan(self, cohort: Cohort) -> Plan:
+        """Epochs or steps; stragglers do less."""
+        return plan_of(cohort, self.epochs, self.steps, self.batch)
+
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """The parameters that are trained, their moments, and this round's learning rate."""
+        names = self.trains or task.names
+        model = rows[names[0]]
+        lr = torch.full((len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device)
+        carry = {name: rows[name] for name in names} | {"lr": lr}
+        for name in names:
+            carry |= {f"{name}.{moment}": zero for moment, zero in self.rule.moments(rows[name]).items()}
+        return carry
+
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """One step of one client."""
+        params = {name: carry[name] for name in (self.trains or client.task.names)}
+
+        def objective(params: Stacks) -> Tensor:
+            here = row | params
+            loss = client.task.mean_loss(here, batch)
+            return sum((term.penalty(here) for term in self.terms), start=loss)
+
+        gradient, rule, new = client.gradient(objective, params), self.rule, {"lr": carry["lr"]}
+        for name, w in params.items():
+            g = gradient[name] + self.weight_decay * w if self.weight_decay else gradient[name]
+            moments = {moment: carry[f"{name}.{moment}"] for moment in rule.moments(w)}
+            update, moments = rule.update(g, moments)
+            new[name] = torch.sub(w, carry["lr"] * update)
+            new |= {f"{name}.{moment}": value for moment, value in moments.items()}
+        if "model" in params:
+            for term in self.terms:
+                new["model"] = term.correct(new["model"], row, carry["lr"])
+        return new
+
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The trained parameters."""
+        return {name: value for name, value in carry.items() if name in rows}

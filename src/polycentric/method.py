@@ -1,0 +1,117 @@
+"""What a method is made of, and what lives from round to round.
+
+A method is a sentence of parts. An *exchange* is one trip down and up; a round is one exchange or a few in
+a row; a method is a list of *phases*, each so many rounds of the same exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from .aggregate import Aggregate, Mean
+from .errors import Mistake, require
+from .learn import Learner
+from .optimizer import Average, Center
+from .privacy import NoPrivacy, Privacy
+from .select import Everyone, Select
+from .stack import WHOLE, Cut, Stacks
+from .topology import Star, Topology
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that lives from one round to the next: tensors and one integer."""
+
+    centers: Stacks  # (centers, width)  what a center holds: `model`, its moments, sums, gradients
+    kept: Stacks  # (clients, width)     what a client holds and never sends
+    memory: Stacks  # what the parts remember: assignments, valuations, the data an edge heard
+    round: int = 0  # rounds finished
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One trip: who -> receive -> learn -> keep -> protect -> mix -> step."""
+
+    learn: tuple[Learner, ...]  # at the client, one after another
+    topology: Topology = Star()
+    select: Select = Everyone()
+    aggregate: Aggregate = Mean()
+    optimizer: Center = Average()
+    privacy: Privacy = NoPrivacy()
+    receives: tuple[str, ...] = ("model",)  # names that come down
+    sends: tuple[str, ...] = ("model",)  # names that go up and are mixed into the centers
+    tells: tuple[str, ...] = ()  # names that go up, are read by select and topology, and never mixed
+    widths: Mapping[str, int] = field(default_factory=dict)  # of sent names that are not as wide as the model
+
+    def __post_init__(self) -> None:
+        covered = self.privacy.covers
+        bare = () if covered is None else sorted(set(self.sends + self.tells) - set(covered))
+        if bare:
+            raise Mistake(
+                f"{type(self.privacy).__name__} protects {', '.join(covered or ())}, but {', '.join(bare)} would "
+                "leave the clients unprotected: choose a part that covers it, or do not send it"
+            )
+
+    @property
+    def whole(self) -> bool:
+        """Whether mixing must see the cohort at once; if not, blocks stream and ranks add."""
+        return self.topology.whole or self.aggregate.whole
+
+
+@dataclass(frozen=True)
+class Method:
+    """Exchanges for every round: `phases` are (rounds, exchanges); the last phase stays."""
+
+    name: str
+    phases: tuple[tuple[int, tuple[Exchange, ...]], ...]
+    cut: Cut = WHOLE  # which parameters go under which name
+
+    @staticmethod
+    def of(name: str, *exchanges: Exchange, cut: Cut = WHOLE) -> Method:
+        """The same exchanges in every round."""
+        return Method(name, ((1, exchanges),), cut)
+
+    def __post_init__(self) -> None:
+        require(bool(self.phases), f"method {self.name} has no phases")
+        for rounds, exchanges in self.phases:
+            require(rounds >= 1, f"a phase of method {self.name} has {rounds} rounds; it needs at least 1")
+            require(bool(exchanges), f"a phase of method {self.name} has no exchange")
+
+    def at(self, round: int) -> tuple[Exchange, ...]:
+        """The exchanges of a round."""
+        for rounds, exchanges in self.phases[:-1]:
+            if round < rounds:
+                return exchanges
+            round -= rounds
+        return self.phases[-1][1]
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Every exchange of every phase."""
+        return tuple(exchange for _, exchanges in self.phases for exchange in exchanges)
+
+    def begin(self, start: Stacks, n_clients: int) -> State:
+        """The state before round 0.
+
+        Arguments:
+            start: initial parameters, {name: (1, width)}. Names that some exchange receives or sends become
+                centers; the others are kept, one row for each client.
+            n_clients: all clients, with or without data.
+        """
+        first = start["model"]
+        n_centers = self.at(0)[0].topology.n_centers(n_clients)
+        travels = {name for e in self.exchanges for name in e.receives + e.sends}
+        centers = {name: row.repeat(n_centers, 1) for name, row in start.items() if name in travels}
+        kept = {name: row.repeat(n_clients, 1) for name, row in start.items() if name not in travels}
+        memory: Stacks = {}
+        for exchange in self.exchanges:
+            for name in exchange.sends:
+                width = exchange.widths.get(name, first.shape[1])
+                centers.setdefault(name, torch.zeros(n_centers, width, dtype=first.dtype, device=first.device))
+            for learner in exchange.learn:
+                kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in learner.keeps(first).items()}
+            memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)
+        return State(centers, kept, memory)

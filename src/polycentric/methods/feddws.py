@@ -1,0 +1,27 @@
+"""FedDWS: FedDist with clients weighted by their data.
+
+    client k:   w_k  <-  E epochs of SGD on F_k, from w
+    center:     w    <-  w - eps sum_k p_k (w - w_k)  =  (1 - eps) w + eps sum_k p_k w_k,   p_k = n_k / n
+
+Symbols:     eps = `eps`, p_k = share of the cohort's examples at client k.
+Reduces to:  `fedavg` at eps = 1; no change at eps = 0; `feddist` where all n_k are equal.
+Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import require
+from ..learn import Train
+from ..method import Exchange, Method
+from ..optimizer import SGD
+from ..select import Everyone, Select
+from ..topology import Star
+
+
+def feddws(*, eps: float = 0.6, select: Select = Everyone(), **training: Any) -> Method:
+    """FedDWS with step `eps`; `training` are the arguments of `Train`."""
+    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
+    exchange = Exchange(learn=(Train(**training),), topology=Star(), select=select, optimizer=SGD(eps))
+    return Method.of("feddws", exchange)

@@ -1,0 +1,22 @@
+"""NoFed: every client trains alone; nobody hears anybody.
+
+    client k:   w_k  <-  E epochs of SGD on F_k, from its own w_k
+
+The baseline that a federation must beat at every client, not only on average.
+
+Reduces to:  plain SGD at each client. In the picture `start = down @ centers`, both matrices are the identity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..learn import Train
+from ..method import Exchange, Method
+from ..select import Everyone, Select
+from ..topology import Alone
+
+
+def nofed(*, select: Select = Everyone(), **training: Any) -> Method:
+    """Training alone; `training` are the arguments of `Train`."""
+    return Method.of("nofed", Exchange(learn=(Train(**training),), topology=Alone(), select=select))

@@ -1,0 +1,114 @@
+"""How well every client is served, and what that comes to over all of them.
+
+For client i with n_i test examples, accuracy a_i, and f_i the class-macro F1 over the classes present in its
+labels or predictions (0/0 counts as 0):
+
+    micro_accuracy   sum n_i a_i / sum n_i      every example counts the same
+    macro_accuracy   mean of a_i                every client counts the same
+    micro_f1         sum n_i f_i / sum n_i      weighted by examples ("micro" as the papers use it; the usual
+                                                micro-F1 of single labels is nothing but accuracy)
+    macro_f1         mean of f_i
+    pooled_f1        class-macro F1 of all predictions together
+    worst_decile_accuracy                       mean a_i of the worst tenth of the clients
+
+Clients without test examples count nowhere, and are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import adjusted_rand_score
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What every client's model does on its own examples."""
+
+    count: Ints  # (clients,) examples
+    loss: Floats  # (clients,) mean loss; NaN where there are no examples
+    accuracy: Floats  # (clients,) NaN where there are no examples, or in a regression
+    f1: Floats  # (clients,)
+    pooled_f1: float
+
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:
+        """Clients that have examples."""
+        return self.count > 0
+
+    def summary(self) -> dict[str, float]:
+        """The numbers of one evaluation, by name."""
+        if not self.there.any():
+            return {"clients_without_examples": float(len(self.count))}
+        n, loss = self.count[self.there], self.loss[self.there]
+        out = {"micro_loss": float(n @ loss / n.sum()), "macro_loss": float(loss.mean())}
+        if not np.isnan(self.accuracy[self.there]).any():
+            a, f = self.accuracy[self.there], self.f1[self.there]
+            out |= {
+                "micro_accuracy": float(n @ a / n.sum()),
+                "macro_accuracy": float(a.mean()),
+                "micro_f1": float(n @ f / n.sum()),
+                "macro_f1": float(f.mean()),
+                "pooled_f1": self.pooled_f1,
+                "worst_decile_accuracy": worst_decile(a),
+                "accuracy_p10": float(np.percentile(a, 10)),
+                "accuracy_p50": float(np.percentile(a, 50)),
+                "accuracy_p90": float(np.percentile(a, 90)),
+                "accuracy_std": float(a.std()),
+            }
+        out["clients_without_examples"] = float((~self.there).sum())
+        return out
+
+
+def score(predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int) -> Scores:
+    """Scores of every client, from one prediction, label, loss and owner for every example.
+
+    `predicted` is None in a regression, where only losses count.
+    """
+    count = np.bincount(owner, minlength=n_clients)
+    with np.errstate(invalid="ignore"):
+        loss = np.bincount(owner, weights=losses, minlength=n_clients) / count
+        if predicted is None:
+            nothing = np.full(n_clients, np.nan)
+            return Scores(count, loss, nothing, nothing, float("nan"))
+        right = predicted == labels
+        accuracy = np.bincount(owner, weights=right, minlength=n_clients) / count
+
+    def by_class(values: Ints, which: Ints) -> Floats:
+        flat = np.bincount(which * n_classes + values, minlength=n_clients * n_classes)
+        return flat.reshape(n_clients, n_classes).astype(np.float64)
+
+    true_positives = by_class(labels[right], owner[right])
+    actual, claimed = by_class(labels, owner), by_class(predicted, owner)
+    f1 = _class_macro_f1(true_positives, actual, claimed)
+    pooled = _class_macro_f1(true_positives.sum(0, keepdims=True), actual.sum(0)[None], claimed.sum(0)[None])
+    return Scores(count, loss, accuracy, f1, float(pooled[0]))
+
+
+def _class_macro_f1(true_positives: Floats, actual: Floats, claimed: Floats) -> Floats:
+    """(clients, classes) counts -> (clients,): mean of 2 tp / (actual + claimed) over the classes present."""
+    total = actual + claimed
+    f1 = np.divide(2 * true_positives, total, out=np.zeros_like(total), where=total > 0)
+    present = (total > 0).sum(1)
+    return np.divide(f1.sum(1), present, out=np.zeros(len(f1)), where=present > 0)
+
+
+def worst_decile(accuracy: Floats) -> float:
+    """The mean of the worst tenth, at least one client."""
+    return float(np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean())
+
+
+def share_below(scores: Scores, alone: Scores) -> float:
+    """The share of clients that would have done better to train alone."""
+    both = scores.there & alone.there
+    return float((scores.accuracy[both] < alone.accuracy[both]).mean()) if both.any() else float("nan")
+
+
+def agreement(assignment: Ints, group: Ints) -> float:
+    """The adjusted Rand index of a clustering with known groups: 1 is the same partition, 0 is chance."""
+    return float(adjusted_rand_score(group, assignment))

@@ -1,0 +1,240 @@
+"""Every model by its name, and how a name, a class or a factory of yours becomes a module.
+
+    build("mnist-cnn", (1, 28, 28), 10)          a name of the table below
+    build("mynet:Net", (1, 28, 28), 10)          what `Net` in your own mynet.py makes
+    build(Net, (1, 28, 28), 10)                  the same, already imported
+
+One example's shape says what the data are: images (channels, height, width), series (channels, time), flat
+features (features,), or a text (length,) of integer symbols, when the number of symbols is given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .. import draw
+from ..errors import Mistake, require, unknown
+from .checks import check
+from .dense import mlp
+from .image import celeba_cnn, lg_lenet, two_convolutions, vgg11
+from .series import har_cnn
+from .text import char_lstm
+
+Shape = tuple[int, ...]
+Factory = Callable[..., object]  # a class or function that makes a module
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named model is made, and from what shapes of examples it can be."""
+
+    about: str  # one line for a listing
+    make: Callable[..., nn.Module]  # of (shape, n_outputs), and of the number of symbols if it reads text
+    reads: Literal["numbers", "images", "series", "text"] = "numbers"
+    smallest: int = (
+        1  # the shortest side of an image, or length of a series, of which its pools leave something
+    )
+
+    def takes(self, shape: Shape, symbols: int = 0) -> bool:
+        """Whether the model can read examples of this shape."""
+        match self.reads:
+            case "text":
+                return symbols > 0 and len(shape) == 1
+            case "images":
+                return symbols == 0 and len(shape) == 3 and min(shape[1:]) >= self.smallest
+            case "series":
+                return symbols == 0 and len(shape) == 2 and shape[1] >= self.smallest
+            case "numbers":
+                return symbols == 0
+
+    @property
+    def wants(self) -> str:
+        """The shapes it can read, in words."""
+        return {
+            "text": "a text (length,) of integer symbols, with symbols > 0",
+            "images": f"images (channels, height, width) of at least {self.smallest} x {self.smallest}",
+            "series": f"series (channels, time) of at least {self.smallest} times",
+            "numbers": "numbers of any shape, not symbols",
+        }[self.reads]
+
+
+MODELS: dict[str, Recipe] = {
+    "logistic": Recipe("logistic regression: one linear layer", partial(mlp, hidden=())),
+    "mlp": Recipe("one hidden layer of 128", mlp),
+    "2nn": Recipe("FedAvg's two hidden layers of 200", partial(mlp, hidden=(200, 200))),
+    "lg-mlp": Recipe(
+        "LG-FedAvg's net for MNIST: hidden layers of 512, 256, 256, 128",
+        partial(mlp, hidden=(512, 256, 256, 128)),
+    ),
+    "mnist-cnn": Recipe(
+        "FedAvg's net for MNIST: two 5 x 5 convolutions (32, 64), dense 512",
+        partial(two_convolutions, n_dense=512),
+        "images",
+        smallest=4,
+    ),
+    "femnist-cnn": Recipe(
+        "FeSEM's net for FEMNIST: two 5 x 5 convolutions (32, 64), dense 248",
+        partial(two_convolutions, n_dense=248),
+        "images",
+        smallest=4,
+    ),
+    "lg-lenet": Recipe(
+        "LG-FedAvg's net for CIFAR-10: two 5 x 5 convolutions (6, 16), dense 120, 100",
+        lg_lenet,
+        "images",
+        smallest=16,
+    ),
+    "celeba-cnn": Recipe(
+        "LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"
+    ),
+    "vgg11": Recipe("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
+    "har-cnn": Recipe("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
+    "char-lstm": Recipe("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", char_lstm, "text"),
+}
+
+
+def build(
+    name: str | nn.Module | Factory, shape: Shape, n_outputs: int, seed: int = 0, symbols: int = 0
+) -> nn.Module:
+    """A module whose first parameters depend on the seed and on nothing else.
+
+    Arguments:
+        name: a name of `MODELS`; or 'module:attribute', your own class or factory, called with (shape,
+            n_outputs) if it accepts two arguments and with none if not; or that class or factory itself; or
+            a module, which is checked and given back as it is.
+        shape: of one example, without the batch.
+        n_outputs: classes, or numbers to predict.
+        seed: of the first parameters. torch's own generators are left as they were.
+        symbols: how many symbols a text is written with; 0 if the data are not text.
+
+    >>> from polycentric.models import n_parameters
+    >>> n_parameters(build("2nn", (1, 28, 28), 10))
+    199210
+    """
+    shape = tuple(shape)
+    require(
+        len(shape) > 0 and min(shape) > 0,
+        f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}",
+    )
+    require(n_outputs > 0, f"n_outputs is the number of classes, at least 1, not {n_outputs}")
+    called = name if isinstance(name, str) else _called(name)
+    # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
+    with _seeded(seed):
+        source = _imported(name) if isinstance(name, str) and ":" in name else name
+    with _seeded(seed):
+        if isinstance(source, str):
+            module = _from_ours(source, shape, n_outputs, symbols)
+        else:
+            module = _from_yours(source, called, shape, n_outputs)
+    check(module)
+    return module
+
+
+def default(shape: Shape, n_outputs: int, symbols: int = 0) -> str:
+    """The name of a model that is quick to train on examples of this shape.
+
+    >>> default((1, 28, 28), 10), default((6, 128), 6), default((80,), 80, symbols=80)
+    ('mlp', 'har-cnn', 'char-lstm')
+    """
+    del n_outputs  # it changes nothing; it is taken so that the call reads as that of `build`
+    if symbols > 0:
+        return "char-lstm"
+    return "har-cnn" if MODELS["har-cnn"].takes(shape) else "mlp"
+
+
+def _from_ours(name: str, shape: Shape, n_outputs: int, symbols: int) -> nn.Module:
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    recipe = MODELS[name]
+    if not recipe.takes(shape, symbols):
+        others = [other for other in MODELS if MODELS[other].takes(shape, symbols)]
+        remedy = f"models that take it: {', '.join(others)}" if others else "no named model takes it"
+        of = f" of {symbols} symbols" if symbols else ""
+        raise Mistake(f"model '{name}' takes {recipe.wants}, not shape {shape}{of}; {remedy}")
+    return recipe.make(shape, n_outputs, symbols) if recipe.reads == "text" else recipe.make(shape, n_outputs)
+
+
+def _imported(name: str) -> object:
+    """What 'module:attribute' names."""
+    path, _, attribute = name.partition(":")
+    require(
+        path != "" and attribute != "",
+        f"model '{name}' is neither a known name nor 'module:attribute'; write for example 'mynet:Net'",
+    )
+    try:
+        module = importlib.import_module(path)
+    except Exception as error:  # importing runs the user's file, where anything can happen
+        raise Mistake(
+            f"model '{name}' cannot be imported: {_said(error)}; `python -c 'import {path}'` must work, "
+            "so install it or put its folder on PYTHONPATH"
+        ) from error
+    try:
+        found: object = attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise Mistake(
+            f"model '{name}' cannot be imported: {_said(error)}; write '{path}:' and a name that is in it"
+        ) from error
+    return found
+
+
+def _from_yours(source: object, called: str, shape: Shape, n_outputs: int) -> nn.Module:
+    """The user's module: given as such, or made by the user's class or factory."""
+    if isinstance(source, nn.Module):
+        return source
+    if not callable(source):
+        raise Mistake(
+            f"model '{called}' is of type {type(source).__name__}, not a torch.nn.Module; "
+            "give a name such as 'mlp', 'module:attribute', a module, or a class or function that makes one"
+        )
+    arguments = (shape, n_outputs) if _accepts_two(source) else ()
+    try:
+        module = source(*arguments)
+    except Mistake:
+        raise
+    except Exception as error:
+        raise Mistake(
+            f"model '{called}' called with {arguments} raised {_said(error)}; what accepts two arguments "
+            "is called with (shape, n_outputs), anything else with none"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise Mistake(
+            f"model '{called}' made an object of type {type(module).__name__}, not a torch.nn.Module; "
+            "return the module from it"
+        )
+    return module
+
+
+def _accepts_two(source: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(source).bind((), 0)
+    except (TypeError, ValueError):  # ValueError: written in C, without a signature
+        return False
+    return True
+
+
+def _called(source: object) -> str:
+    return str(getattr(source, "__qualname__", type(source).__name__))
+
+
+def _said(error: Exception) -> str:
+    """An error on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Parameters are drawn on the host: the same bits whatever device is torch's default or comes later."""
+    # torch.manual_seed would reseed the generators of all devices, which fork_rng does not give back.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(draw.seed_of(seed, "model"))
+        yield

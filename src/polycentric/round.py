@@ -1,0 +1,131 @@
+"""One round of federated learning, the same for every method.
+
+    who -> receive -> learn -> keep -> protect -> mix -> step         (one exchange)
+
+        start   = down @ centers           what every client receives
+        local   = learn(start, data)       all clients of a block at once, as one stack
+        centers = step(centers, up @ local)        what every center hears
+
+A round is one exchange, or a few in a row. Everything is a stack of named rows: a name comes down, or is
+kept by the client, or is sent up. `clients` is the seam: a simulation on one machine, ranks of a cluster and
+a real federation differ only in how they answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from .aggregate import Rows, Sum
+from .cohort import Cohort
+from .learn import Executor
+from .method import Exchange, Method, State
+from .stack import Stacks, write
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a block of clients sent, and what it keeps."""
+
+    block: Cohort  # those whose answer is finite
+    sent: Stacks  # (block, width)
+    kept: Stacks  # (block, width)
+
+
+class Clients(Protocol):
+    """The seam between the round and whoever trains."""
+
+    def everyone(self, round: int, turn: int) -> Cohort:
+        """All clients that have data."""
+
+    def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Answer]:
+        """Receive, learn, keep and protect at every client of the cohort, block by block."""
+
+    def gather(self, answers: list[Answer]) -> list[Answer]:
+        """The answers of all ranks."""
+
+    def add(self, heard: dict[str, Sum | Rows]) -> dict[str, Sum | Rows]:
+        """What all ranks heard, added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trip:
+    """Who was asked in an exchange, and whose answer came."""
+
+    exchange: Exchange
+    cohort: Cohort
+    arrived: Cohort
+
+
+def run_round(method: Method, state: State, clients: Clients) -> tuple[State, list[Trip]]:
+    """The next state, and who took part; nothing is changed in place."""
+    trips = []
+    for turn, exchange in enumerate(method.at(state.round)):
+        state, trip = run_exchange(exchange, state, clients, turn)
+        trips.append(trip)
+    return replace(state, round=state.round + 1), trips
+
+
+def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) -> tuple[State, Trip]:
+    """One trip down and up."""
+    select, topology, aggregate = exchange.select, exchange.topology, exchange.aggregate
+    memory, centers = state.memory, state.centers
+
+    everyone = clients.everyone(state.round, turn)
+    cohort = select(memory, everyone)  # who
+    answers = clients.answers(exchange, state, cohort)  # receive, learn, keep, protect: a stream of blocks
+    if exchange.whole:
+        answers = joined(clients.gather(list(answers)))
+
+    nobody, notes, kept = everyone[:0], [], []
+    heard = {name: aggregate.start(topology.up(memory, nobody, name), centers[name]) for name in exchange.sends}
+    for answer in answers:  # mix
+        block, sent = answer.block, answer.sent
+        note = select.note(sent) | topology.place(memory, block, centers, sent)
+        placed = write(memory, [(block.index, note)])
+        for name in exchange.sends:
+            aggregate.add(heard[name], topology.up(placed, block, name), sent[name])
+        notes.append(Answer(block, {}, note))
+        kept.append((block.index, answer.kept))
+    if not exchange.whole:
+        heard, notes = clients.add(heard), clients.gather(notes)
+    memory = write(memory, [(note.block.index, note.kept) for note in notes])
+
+    settled = {name: aggregate.settle(heard[name], centers[name]) for name in exchange.sends}
+    settled = exchange.privacy.at_centers(settled, centers, lambda: topology.up(memory, everyone, "model"), cohort)
+    centers = exchange.optimizer.step(centers, settled)  # step
+    arrived = nobody.join(note.block for note in notes)
+    memory, centers = topology.meet(memory, arrived, centers)
+    return replace(state, centers=centers, kept=write(state.kept, kept), memory=memory), Trip(exchange, cohort, arrived)
+
+
+def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:
+    """What comes down to a cohort: one mixing for every name."""
+    down = {name: exchange.topology.down(state.memory, cohort, name) for name in exchange.receives}
+    return {name: mixing @ state.centers[mixing.of or name] for name, mixing in down.items()}
+
+
+def visit(exchange: Exchange, received: Stacks, kept: Stacks, run: Executor, cohort: Cohort) -> tuple[Stacks, Stacks]:
+    """What happens at the clients; in a real federation, on a stack of one. Returns (sent, kept)."""
+    rows = kept | received | ({"start": received["model"]} if "model" in received else {})
+    for learner in exchange.learn:
+        rows = rows | run(learner, rows, cohort)  # learn
+    mine = {name: rows[name] for name in kept}  # keep
+    rows = exchange.privacy.at_clients(rows)  # protect
+    return {name: rows[name] for name in exchange.sends + exchange.tells}, mine
+
+
+def joined(answers: list[Answer]) -> list[Answer]:
+    """All blocks as one; no answers, no block."""
+    if not answers:
+        return []
+    first, *others = answers
+
+    def all_of(stacks: list[Stacks]) -> Stacks:
+        return {name: torch.cat([s[name] for s in stacks]) for name in stacks[0]}
+
+    block = first.block.join(other.block for other in others)
+    return [Answer(block, all_of([a.sent for a in answers]), all_of([a.kept for a in answers]))]

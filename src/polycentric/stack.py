@@ -1,0 +1,130 @@
+"""Many models as one tensor: a row is a model, a layout says which slice is which layer.
+
+    W  (models, width)      row k is model k, all its trained parameters end to end
+
+A distance is then one `cdist`, a mixing one matrix product, a penalty one expression, a checkpoint one
+tensor. Frozen parameters are not in the row: they are kept once, in the module, and shared by all models.
+
+A method moves more than one thing: models, gradients, Fisher sums, private layers. `Stacks` holds them by
+name; every stack has one row for each center, or one for each client.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .errors import Mistake
+
+Stacks = dict[str, Tensor]  # name -> (rows, width)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names and shapes of the tensors that lie end to end in a row.
+
+    >>> layout = Layout.of(nn.Linear(3, 2))
+    >>> layout.width, layout.names
+    (8, ('weight', 'bias'))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(module: nn.Module) -> Layout:
+        """The trained parameters of a module, in the module's own order."""
+        trained = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
+        return Layout(tuple(name for name, _ in trained), tuple(shape for _, shape in trained))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in every tensor."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return sum(self.sizes)
+
+    def views(self, row: Tensor) -> dict[str, Tensor]:
+        """The tensors of one row (width,), or of a stack (models, width), without copying."""
+        parts = row.split(self.sizes, -1)
+        return {
+            name: part.unflatten(-1, shape) if shape else part.squeeze(-1)
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
+
+    def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The row (width,) that holds these tensors end to end."""
+        if not self.names:
+            return torch.zeros(0)
+        return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+
+    def only(self, names: Iterable[str]) -> Layout:
+        """The layout of some of the tensors."""
+        wanted = set(names)
+        kept = [(n, s) for n, s in zip(self.names, self.shapes, strict=True) if n in wanted]
+        return Layout(tuple(n for n, _ in kept), tuple(s for _, s in kept))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which parameters go under which name; what no pattern takes is called `model`.
+
+    `Cut({"private": ("conv*",)})` makes two stacks of one module: `private`, all parameters whose names
+    match `conv*`, and `model`, the rest. An exchange then says which names travel.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]]
+
+    def layouts(self, whole: Layout) -> dict[str, Layout]:
+        """The layout of every name; together they hold each parameter exactly once."""
+        left, out = list(whole.names), {}
+        for name, patterns in self.patterns.items():
+            taken = [n for n in left if any(fnmatch.fnmatchcase(n, p) for p in patterns)]
+            if not taken:
+                raise Mistake(
+                    f"no parameter matches {' or '.join(map(repr, patterns))} for '{name}'; "
+                    f"the model has {', '.join(whole.names)}"
+                )
+            left = [n for n in left if n not in taken]
+            out[name] = whole.only(taken)
+        return {"model": whole.only(left)} | out
+
+
+WHOLE = Cut({})  # one stack, `model`, with all parameters
+
+
+def KeepPrivate(*patterns: str) -> Cut:
+    """Parameters whose names match stay with the client under the name `private`; the rest is shared.
+
+    `KeepPrivate("conv*")` keeps the convolutions at home and shares the head; `KeepPrivate("*")` shares
+    nothing, which is training alone.
+    """
+    if not patterns:
+        raise Mistake("KeepPrivate needs a pattern of parameter names, for example KeepPrivate('conv*')")
+    return Cut({"private": patterns})
+
+
+def take(stacks: Stacks, index: Tensor) -> Stacks:
+    """Rows of every stack."""
+    return {name: rows[index.to(rows.device)] for name, rows in stacks.items()}
+
+
+def write(stacks: Stacks, changes: Iterable[tuple[Tensor, Stacks]]) -> Stacks:
+    """The stacks with some rows replaced, (index, rows) by (index, rows); the stacks given stay as they are."""
+    out = dict(stacks)
+    fresh: set[str] = set()
+    for index, rows in changes:
+        for name, new in rows.items():
+            if name not in fresh:  # one copy of a stack, however many blocks write to it
+                out[name] = out[name].clone()
+                fresh.add(name)
+            out[name][index.to(out[name].device)] = new.to(out[name])
+    return out

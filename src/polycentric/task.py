@@ -1,0 +1,148 @@
+"""What is learned: a module, a loss, and which of its parameters go under which name.
+
+    task.start()            the initial rows, {name: (1, width)}
+    task.outputs(row, x)    the module at the parameters of one row
+    task.losses(row, batch) the loss of every example, (batch,)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from .data import Federation
+from .errors import Mistake
+from .models import build
+from .stack import WHOLE, Cut, Layout, Stacks
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> one loss for each example
+
+
+class Batch(NamedTuple):
+    """Some examples of one client, or of every client of a block."""
+
+    x: Tensor  # (..., batch, *shape)
+    y: Tensor  # (..., batch)
+    weight: Tensor  # (..., batch) sums to one; zero where there is no example
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared error of every example."""
+    return (outputs.squeeze(-1) - targets).square() / 2
+
+
+def class_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of every example."""
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A module and its loss, as functions of a row."""
+
+    module: nn.Module
+    loss: Loss
+    cut: Cut = WHOLE
+    dtype: torch.dtype = torch.float32
+    symbols: int = 0
+
+    @staticmethod
+    def of(
+        federation: Federation,
+        model: str | nn.Module | Callable[..., nn.Module],
+        *,
+        cut: Cut = WHOLE,
+        seed: int = 0,
+        loss: Loss | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Task:
+        """The task of fitting a model to a federation's data."""
+        module = build(model, federation.shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
+        module = module.to(dtype=dtype, device=device)
+        loss = loss or (class_error if federation.classes else squared_error)
+        task = Task(module, loss, cut, dtype, federation.symbols)
+        task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
+        return task
+
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """The layout of every name the parameters are cut into."""
+        return self.cut.layouts(Layout.of(self.module))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names the parameters are cut into; `model` first."""
+        return tuple(self.layouts)
+
+    @property
+    def width(self) -> int:
+        """Trained parameters in all."""
+        return sum(layout.width for layout in self.layouts.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return next(self.module.parameters()).device
+
+    def start(self) -> Stacks:
+        """The initial parameters, one row for every name."""
+        tensors = dict(self.module.named_parameters())
+        first = next(self.module.parameters())
+        return {name: layout.row(tensors).to(first)[None] for name, layout in self.layouts.items()}
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Stored examples as the module wants them: bytes become numbers in [0, 1], symbols stay whole."""
+        if self.symbols:
+            return x.long()
+        if x.dtype == torch.uint8:
+            return x.to(self.dtype).div_(255)
+        return x.to(self.dtype)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Stored targets as the loss wants them."""
+        return y.to(self.dtype) if y.is_floating_point() else y
+
+    def outputs(self, row: Stacks, x: Tensor) -> Tensor:
+        """The module at one row's parameters."""
+        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+        return torch.as_tensor(functional_call(self.module, parameters, (x,)))
+
+    def losses(self, row: Stacks, batch: Batch) -> Tensor:
+        """The loss of every example, (batch,)."""
+        return self.loss(self.outputs(row, batch.x), batch.y)
+
+    def mean_loss(self, row: Stacks, batch: Batch) -> Tensor:
+        """The mean loss over the examples that are there."""
+        return (self.losses(row, batch) * batch.weight).sum()
+
+    def loaded(self, row: Stacks) -> nn.Module:
+        """The module itself with one row's parameters, for export."""
+        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+        missing = self.module.load_state_dict(parameters, strict=False)
+        if missing.unexpected_keys:
+            raise Mistake(f"the model has no parameter {missing.unexpected_keys[0]}")
+        return self.module
+
+
+def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:
+    """Whether vmap can take this model; tried on two rows and two examples."""
+    rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
+    x = task.inputs(x[:1]).expand(2, 2, *x.shape[1:]).contiguous()
+    y = task.targets(y[:1]).expand(2, 2).contiguous()
+    batch = Batch(x, y, torch.full((2, 2), 0.5, dtype=task.dtype, device=x.device))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.func.vmap(torch.func.grad(task.mean_loss), randomness="different")(rows, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    return True
