@@ -117,7 +117,10 @@ class Robust(ABC):
             return Heard(own, torch.zeros(len(own), dtype=torch.bool))
         rows, hears = torch.cat(total.values), torch.cat(total.hears, 1)
         mask = hears.any(1)
-        heard = [self.of(rows[who.to(rows.device)]) if some else mine for who, some, mine in zip(hears, mask, own, strict=True)]
+        heard = [
+            self.of(rows[who.to(rows.device)]) if some else mine
+            for who, some, mine in zip(hears, mask, own, strict=True)
+        ]
         return Heard(torch.stack(heard).to(own.dtype), mask)
 
 

@@ -25,7 +25,7 @@ ExecutorName = Literal["auto", "looped", "stacked"]
 EXECUTORS = {"looped": Looped, "stacked": Stacked}
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
+BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Simulation:
         if self.block is not None:
             return self.block
         row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
-        return max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 4 << 20) // max(row, 1)))
+        return max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data."""

@@ -75,7 +75,9 @@ def _predictions(
         yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
 
 
-def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
+def _rectangles(
+    rows: Stacks, clients: Simulation, split: Split, block: Cohort
+) -> Iterator[tuple[Tensor, Tensor]]:
     sizes, first = split.sizes[block.index], split.offset[block.index]
     width = max(1, RECTANGLE // len(block))
     for begin in range(0, int(sizes.max()), width):

@@ -65,7 +65,9 @@ class Scores:
         return out
 
 
-def score(predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int) -> Scores:
+def score(
+    predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int
+) -> Scores:
     """Scores of every client, from one prediction, label, loss and owner for every example.
 
     `predicted` is None in a regression, where only losses count.

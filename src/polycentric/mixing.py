@@ -93,7 +93,9 @@ class Mixing:
         )
 
     @staticmethod
-    def scatter(index: Tensor, n_receivers: int, weight: Tensor | None = None, rest: Rest = "share") -> Mixing:
+    def scatter(
+        index: Tensor, n_receivers: int, weight: Tensor | None = None, rest: Rest = "share"
+    ) -> Mixing:
         """Sender s is heard by receiver `index[s]`, with `weight[s]` (default: one)."""
         index, columns = index.cpu().long(), torch.arange(len(index))
         weight = torch.ones(len(index)) if weight is None else weight.cpu()
@@ -136,7 +138,11 @@ class Mixing:
         if self.receiver is None or self.sender is None:
             return self.weight
         flat = self.receiver * self.shape[1] + self.sender
-        return self.weight.new_zeros(self.shape[0] * self.shape[1]).index_add_(0, flat, self.weight).view(self.shape)
+        return (
+            self.weight.new_zeros(self.shape[0] * self.shape[1])
+            .index_add_(0, flat, self.weight)
+            .view(self.shape)
+        )
 
     @property
     def reach(self) -> float:
@@ -163,11 +169,21 @@ class Mixing:
         mine = self._settled()
         if isinstance(other, Tensor):
             if other.shape[0] != self.shape[1]:
-                raise Mistake(f"a Mixing of {self.shape[1]} senders cannot mix a stack of {other.shape[0]} rows")
+                raise Mistake(
+                    f"a Mixing of {self.shape[1]} senders cannot mix a stack of {other.shape[0]} rows"
+                )
             return mine._received(other) if self.form == "gather" else mine.product(other).to(other.dtype)
         if other.shape[0] != self.shape[1]:
-            raise Mistake(f"a Mixing of {self.shape[1]} senders cannot follow one of {other.shape[0]} receivers")
-        rest: Rest = "none" if "none" in (self.rest, other.rest) else "share" if "share" in (self.rest, other.rest) else "keep"
+            raise Mistake(
+                f"a Mixing of {self.shape[1]} senders cannot follow one of {other.shape[0]} receivers"
+            )
+        rest: Rest = (
+            "none"
+            if "none" in (self.rest, other.rest)
+            else "share"
+            if "share" in (self.rest, other.rest)
+            else "keep"
+        )
         if rest == "share" and bool((mine.weight < 0).any() or (other.weight < 0).any()):
             rest = "keep"  # complete rows with negative entries: a product of gossip steps
         a, b = mine.links, other._settled(empty_rows=True).links
@@ -191,7 +207,9 @@ class Mixing:
             for first in range(0, self.shape[1], PIECE):
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
         elif self.form == "sparse":
-            weight = torch.sparse_coo_tensor(torch.stack([self.receiver, self.sender]), self.weight, self.shape)
+            weight = torch.sparse_coo_tensor(
+                torch.stack([self.receiver, self.sender]), self.weight, self.shape
+            )
             out += torch.sparse.mm(weight.to(rows), rows)
         elif self.form == "gather":
             out += self._received(rows)

@@ -87,7 +87,7 @@ class SGD(Rule):
 
     def update(self, gradient: Tensor, moments: Stacks) -> Update:
         """lr g."""
-        return Update(self.lr * gradient, {})
+        return Update(gradient if self.lr == 1 else self.lr * gradient, {})
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Momentum(Rule):
     def update(self, gradient: Tensor, moments: Stacks) -> Update:
         """lr v."""
         velocity = self.beta * moments["velocity"] + gradient
-        return Update(self.lr * velocity, {"velocity": velocity})
+        return Update(velocity if self.lr == 1 else self.lr * velocity, {"velocity": velocity})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What is learned: a module, a loss, and which of its parameters go under which name.
 
-    task.start()            the initial rows, {name: (1, width)}
-    task.outputs(row, x)    the module at the parameters of one row
-    task.losses(row, batch) the loss of every example, (batch,)
+task.start()            the initial rows, {name: (1, width)}
+task.outputs(row, x)    the module at the parameters of one row
+task.losses(row, batch) the loss of every example, (batch,)
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class Task:
 
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters."""
-        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+        parameters = {
+            k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()
+        }
         return torch.as_tensor(functional_call(self.module, parameters, (x,)))
 
     def losses(self, row: Stacks, batch: Batch) -> Tensor:
@@ -126,7 +128,9 @@ class Task:
 
     def loaded(self, row: Stacks) -> nn.Module:
         """The module itself with one row's parameters, for export."""
-        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+        parameters = {
+            k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()
+        }
         missing = self.module.load_state_dict(parameters, strict=False)
         if missing.unexpected_keys:
             raise Mistake(f"the model has no parameter {missing.unexpected_keys[0]}")

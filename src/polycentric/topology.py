@@ -361,7 +361,9 @@ def metropolis(graph: networkx.Graph, disconnected: Literal["refuse", "allow"] =
     weight = 1 / (1 + torch.maximum(degree[i], degree[j]))
     own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
     every = torch.arange(n)
-    return Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
+    return Mixing.sparse(
+        torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep"
+    )
 
 
 def squared_distances(rows: Tensor, centers: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from .formats import cifar, folders, hugging_face, idx
 from .generated import synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
-from .partition import Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, deal, load, parse
+from .loading import deal, load
+from .partition import Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, parse
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 

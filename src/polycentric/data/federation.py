@@ -119,7 +119,9 @@ class Federation:
 
     def to(self, device: torch.device | str) -> Federation:
         """The same federation with its examples on a device."""
-        return replace(self, train=self.train.to(device), test=self.test.to(device), valid=self.valid.to(device))
+        return replace(
+            self, train=self.train.to(device), test=self.test.to(device), valid=self.valid.to(device)
+        )
 
     def __repr__(self) -> str:
         sizes = self.train.sizes

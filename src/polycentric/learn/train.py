@@ -1,7 +1,7 @@
 """Local training: minibatch steps on the client's loss plus whatever terms a method adds.
 
-    for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
-                         w <- w - lr_t update(g),      lr_t = lr decay^t in round t
+for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
+                     w <- w - lr_t update(g),      lr_t = lr decay^t in round t
 """
 
 from __future__ import annotations
@@ -52,13 +52,18 @@ class Train(Learner):
 
     def __post_init__(self) -> None:
         require(self.lr >= 0, f"lr must not be negative, got {self.lr}; try 0.1")
-        require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
+        require(
+            self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1"
+        )
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
-        require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
+        require(
+            self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}"
+        )
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}")
         require(self.optimizer in ("sgd", "adam"), f"optimizer must be sgd or adam, got {self.optimizer!r}")
         require(
-            self.optimizer == "sgd" or self.momentum == 0, "momentum goes with optimizer=sgd; adam has its own moments"
+            self.optimizer == "sgd" or self.momentum == 0,
+            "momentum goes with optimizer=sgd; adam has its own moments",
         )
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}")
         require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}")
@@ -78,7 +83,9 @@ class Train(Learner):
         """The parameters that are trained, their moments, and this round's learning rate."""
         names = self.trains or task.names
         model = rows[names[0]]
-        lr = torch.full((len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device)
+        lr = torch.full(
+            (len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device
+        )
         carry = {name: rows[name] for name in names} | {"lr": lr}
         for name in names:
             carry |= {f"{name}.{moment}": zero for moment, zero in self.rule.moments(rows[name]).items()}
@@ -98,7 +105,7 @@ class Train(Learner):
             g = gradient[name] + self.weight_decay * w if self.weight_decay else gradient[name]
             moments = {moment: carry[f"{name}.{moment}"] for moment in rule.moments(w)}
             update, moments = rule.update(g, moments)
-            new[name] = torch.sub(w, carry["lr"] * update)
+            new[name] = torch.addcmul(w, update, carry["lr"], value=-1)  # one pass over the row
             new |= {f"{name}.{moment}": value for moment, value in moments.items()}
         if "model" in params:
             for term in self.terms:

@@ -49,7 +49,5 @@ def fedprox(
         )
     if stragglers:
         select = Stragglers(select, stragglers)
-    exchange = Exchange(
-        learn=(train,), topology=Star(), select=select, aggregate=aggregate, optimizer=center
-    )
+    exchange = Exchange(learn=(train,), topology=Star(), select=select, aggregate=aggregate, optimizer=center)
     return Method.of("fedprox", exchange)

@@ -1,0 +1,149 @@
+"""Zip files of arrays from strangers, read without trusting them.
+
+Sizes are checked before anything is unpacked, Python objects (pickles) are never read, and whatever is wrong
+becomes one line that names the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ..errors import Mistake, require
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+LIMIT = 16 << 30  # bytes that a file may unpack to
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a foreign file makes a parser raise into one line that names the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Mistake:
+        raise
+    except FileNotFoundError as error:
+        raise Mistake(f"there is no file '{path}'; check the path") from error
+    except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds on damaged bytes
+        reason = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
+        raise Mistake(f"{path.name} cannot be read ({reason}); it may be damaged: get it again") from error
+
+
+def unzipped(path: Path, wanted: Sequence[str], limit: int = LIMIT) -> Arrays:
+    """Those of the wanted arrays that an .npz file has."""
+    with _opened(path) as archive:
+        members = _members(archive, path, wanted, limit)
+        return {key: _array(archive, info, path) for key, info in members.items()}
+
+
+def shapes(path: Path, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the wanted arrays, without reading them."""
+    found = {}
+    with _opened(path) as archive:
+        for key, info in _members(archive, path, wanted, LIMIT).items():
+            with archive.open(info) as stream:
+                found[key] = _header(stream, path).shape
+    return found
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    require(not path.is_dir(), f"{path.name} is a folder, not an .npz file")
+    with path.open("rb") as stream:
+        require(stream.read(2) == b"PK", f"{path.name} is not an .npz file (a zip of arrays); get it again")
+    archive = zipfile.ZipFile(path)
+    if "boxes.npy" in archive.namelist():
+        archive.close()
+        raise Mistake(
+            f"{path.name} holds boxes in frames: a detection set, but here every example has one label; "
+            "choose another data set"
+        )
+    return archive
+
+
+class _Header(NamedTuple):
+    """What an array in the archive says of itself."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _header(stream: IO[bytes], path: Path) -> _Header:
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    version = npy.read_magic(stream)
+    require(version in readers, f"{path.name}: an array is in .npy version {version}, not 1.0 or 2.0")
+    header = _Header(*readers[version](stream))
+    require(
+        not header.dtype.hasobject,
+        f"{path.name}: an array holds Python objects (a pickle), which are never read; save plain arrays",
+    )
+    require(
+        header.dtype.kind in "biufU",
+        f"{path.name}: an array is {header.dtype}; save plain numbers or strings",
+    )
+    require(all(side >= 0 for side in header.shape), f"{path.name}: an array has the shape {header.shape}")
+    return header
+
+
+def _members(
+    archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit: int
+) -> dict[str, zipfile.ZipInfo]:
+    """The wanted arrays that are there, after a look at what they would unpack to."""
+    members = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
+    known = {key: members[key] for key in wanted if key in members}
+    total = sum(info.file_size for info in known.values())
+    require(
+        total <= limit,
+        f"{path.name} unpacks to {total:,} bytes, more than the limit of {limit:,}; pass limit=",
+    )
+    for key, info in known.items():
+        require(
+            info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
+            f"{path.name}: array {key} is packed in an unusual way; save it with numpy.savez_compressed",
+        )
+        # Deflate cannot do better than 1 to 1,032; half of that on a large array is no real data.
+        require(
+            info.file_size <= 64 << 20 or info.file_size <= 500 * info.compress_size,
+            f"{path.name}: array {key} unpacks from {info.compress_size:,} to {info.file_size:,} bytes, "
+            "which no real data do; the file is refused",
+        )
+    require(
+        sum(info.compress_size for info in known.values()) <= path.stat().st_size,
+        f"{path.name} declares more bytes than it has; get it again",
+    )
+    return known
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
+    with archive.open(info) as stream:
+        header = _header(stream, path)
+        here = info.file_size - stream.tell()
+        require(
+            here == header.n_bytes,
+            f"{path.name}: {info.filename} should have {header.n_bytes:,} bytes, not {here:,}; get it again",
+        )
+        flat = np.empty(header.n_bytes, np.uint8)
+        at = 0
+        while part := stream.read(1 << 20):
+            flat[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        require(at == header.n_bytes, f"{path.name}: {info.filename} is cut short; get it again")
+    array = flat.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
+    return array.astype(header.dtype.newbyteorder("="), copy=False)

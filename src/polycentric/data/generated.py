@@ -1,0 +1,112 @@
+"""Data made by a formula, where the truth is known: no file to find, the same numbers on every machine.
+
+    synthetic(alpha, beta)    classification; alpha sets how unlike the clients' models are, beta their inputs
+    teacher(rho)              regression; every client has its own true vector near a common one
+
+Both draw every number by its key, so client k is the same however many clients there are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .. import draw
+from ..errors import require
+from .federation import Pool
+
+MOST_CLIENTS = 100_000
+LARGEST_CLIENT = 10_000  # the lognormal sizes have a tail that would fill the memory
+
+
+def synthetic(alpha: float = 0.5, beta: float = 0.5, clients: int = 30, seed: int = 0) -> Pool:
+    """Synthetic(alpha, beta): 60 inputs, 10 classes, a different linear model at every client.
+
+        u_k ~ N(0, alpha)    W_k, b_k ~ N(u_k, 1)
+        B_k ~ N(0, beta)     v_k ~ N(B_k, 1)     x ~ N(v_k, Sigma),  Sigma_jj = j^-1.2
+        y = argmax softmax(W_k x + b_k)          n_k = floor(lognormal(4, 2)) + 50, at most 10,000
+
+    alpha and beta are variances.
+
+    Reference: Li et al., Federated optimization in heterogeneous networks, MLSys 2020, section 5.1.
+    """
+    _check_real("synthetic alpha", alpha)
+    _check_real("synthetic beta", beta)
+    _check_count("synthetic clients", clients, MOST_CLIENTS)
+    n_inputs, n_classes = 60, 10
+    k = torch.arange(clients)
+    sizes = (4 + 2 * draw.normal(seed, "size", k)).exp().long().add(50).clamp(max=LARGEST_CLIENT)
+    model = math.sqrt(alpha) * draw.normal(seed, "u", k)
+    inputs = math.sqrt(beta) * draw.normal(seed, "B", k)
+    # (clients, classes, inputs), (clients, classes), (clients, inputs)
+    weight = model[:, None, None] + draw.normal(seed, "W", k[:, None], _grid(n_classes * n_inputs)).view(
+        clients, n_classes, n_inputs
+    )
+    bias = model[:, None] + draw.normal(seed, "b", k[:, None], _grid(n_classes))
+    mean = inputs[:, None] + draw.normal(seed, "v", k[:, None], _grid(n_inputs))
+    deviation = (_grid(n_inputs).view(-1) + 1).double() ** -0.6
+
+    xs, ys = [], []
+    for client, size in enumerate(sizes.tolist()):
+        counter = torch.arange(size * n_inputs).view(size, n_inputs)
+        x = mean[client] + deviation * draw.normal(seed, "x", client, counter)
+        ys.append((x @ weight[client].T + bias[client]).argmax(1))
+        xs.append(x.float())
+    return Pool(
+        name=f"synthetic({alpha:g},{beta:g})",
+        x=torch.cat(xs),
+        y=torch.cat(ys),
+        classes=tuple(map(str, range(n_classes))),
+        client=torch.repeat_interleave(k, sizes),
+        clients=tuple(map(str, range(clients))),
+    )
+
+
+def teacher(
+    clients: int = 10,
+    dimension: int = 20,
+    examples: int = 50,
+    rho: float = 0.7,
+    noise: float = 0.5,
+    seed: int = 0,
+) -> Pool:
+    """Linear regression where client m's true vector is u_m = v + r_m, r_m ~ N(0, rho^2 I), v ~ N(0, I).
+
+    x ~ N(0, I)     y = u_m . x + noise * e,  e ~ N(0, 1)
+    """
+    _check_count("teacher clients", clients, MOST_CLIENTS)
+    _check_count("teacher dimension", dimension, 10_000)
+    _check_count("teacher examples", examples, 1_000_000)
+    _check_real("teacher rho", rho)
+    _check_real("teacher noise", noise)
+    require(
+        clients * dimension * examples <= 1 << 31,
+        f"teacher: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
+    )
+    m = torch.arange(clients)[:, None]
+    truth = draw.normal(seed, "v", _grid(dimension)) + rho * draw.normal(seed, "r", m, _grid(dimension))
+    x = draw.normal(seed, "x", m, _grid(examples * dimension)).view(clients, examples, dimension)
+    y = torch.einsum("mnd,md->mn", x, truth) + noise * draw.normal(seed, "e", m, _grid(examples))
+    return Pool(
+        name="teacher",
+        x=x.flatten(0, 1).float(),
+        y=y.flatten().float(),
+        classes=(),
+        client=m[:, 0].repeat_interleave(examples),
+        clients=tuple(map(str, range(clients))),
+    )
+
+
+def _grid(n: int) -> torch.Tensor:
+    return torch.arange(n)[None]
+
+
+def _check_real(what: str, value: float) -> None:
+    good = isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    require(good, f"{what} must be a number of at least 0, got {value!r}; try 0.5")
+
+
+def _check_count(what: str, value: int, most: int) -> None:
+    good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    require(good, f"{what} must be a whole number from 1 to {most:,}, got {value!r}")

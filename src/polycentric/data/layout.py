@@ -1,0 +1,329 @@
+"""The library's own file: one .npz of plain arrays that holds a whole data set.
+
+    x                           examples: uint8 images (n, h, w) or (n, h, w, c), float series
+                                (n, time, channels), or vectors (n, d)
+    symbols                     says that x holds symbols (n, length), and how many there are
+    jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
+    text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
+    y, classes                  labels 0..C-1 and their names; real targets have no classes
+    client, client_names        natural client of each example (absent: the set must be partitioned)
+    test, canonical_test        True for test examples: with natural clients, and in the set's usual form
+    group, group_names          a known population of each example, to judge by
+    protected                   a protected attribute of each example
+    note                        what the reader of a number must know
+
+A file is foreign data. Sizes are checked before anything is unpacked, objects (pickles) are never read, and
+whatever is wrong becomes one line that names the file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import Mistake, require
+from .archive import LIMIT, Array, Arrays, reading, shapes, unzipped
+from .federation import Pool
+from .pictures import unpacked
+
+MOST_CLASSES = 100_000
+WINDOW = 80  # characters in, one out: LEAF's task on Shakespeare
+KNOWN = (
+    *("x", "jpeg", "offset", "text", "role", "vocab", "symbols", "y", "classes", "client", "client_names"),
+    *("test", "canonical_test", "group", "group_names", "protected", "note"),
+)
+
+
+def npz(path: str | Path, *, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
+    """Read a data set in the library's own layout.
+
+    Arguments:
+        path: the file.
+        stride: for text only, characters from one window of 80 to the next. The default cuts every role into
+            windows that do not overlap; 1 takes every window there is, as LEAF does: 80 times as many.
+        limit: refuse a file that unpacks to more bytes than this.
+    """
+    path = Path(path)
+    with reading(path):
+        arrays = unzipped(path, KNOWN, limit)
+        if "text" in arrays:
+            return _text(path, arrays, stride)
+        return _examples(path, arrays, limit)
+
+
+def save(pool: Pool, path: Path) -> None:
+    """Write a pool in the library's layout: under a temporary name, synced, then renamed."""
+    x = pool.x.numpy()
+    symbols = {"symbols": np.array(pool.symbols)} if pool.symbols else {}
+    if x.ndim > 2 and not pool.symbols:
+        x = np.moveaxis(x, 1, -1)  # the layout keeps channels last
+    arrays: Arrays = {"x": x, "y": pool.y.numpy(), "classes": _strings(pool.classes), **symbols}
+    optional = {"client": pool.client, "test": pool.test, "canonical_test": pool.common_test}
+    optional |= {"group": pool.group, "protected": pool.protected}
+    arrays |= {key: value.numpy() for key, value in optional.items() if value is not None}
+    names = {"client_names": pool.clients, "group_names": pool.group_names}
+    arrays |= {key: _strings(value) for key, value in names.items() if value}
+    arrays |= {"note": np.array(pool.note)} if pool.note else {}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def summary(path: Path) -> str:
+    """One line about a file, from the headers of its arrays alone."""
+    try:
+        with reading(path):
+            shape = shapes(path, KNOWN)
+            if "text" in shape:
+                return f"{shape['text'][0]:,} characters of {shape['role'][0]:,} roles"
+            size = "x".join(map(str, shape["x"][1:])) if "x" in shape else "JPEG"
+            what = f"{shape['classes'][0]} classes" if shape.get("classes", (0,))[0] else "real targets"
+            clients = "natural clients" if "client" in shape else "no natural clients"
+            return f"{shape['y'][0]:,} examples of {size}, {what}, {clients}"
+    except Mistake as mistake:
+        return str(mistake)
+
+
+def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Check labels or real targets; without names a class is called by its number."""
+    require(y.ndim == 1, f"{name}: y has shape {y.shape}, but must be one label for each example")
+    if y.dtype.kind == "f" and not classes:
+        return finite(name, "y", y), ()
+    require(y.dtype.kind in "biu", f"{name}: y is {y.dtype}, but labels must be whole numbers")
+    low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+    most = len(classes) if classes else MOST_CLASSES
+    require(
+        0 <= low and high < most, f"{name}: labels run from {low} to {high}, but must lie in 0 to {most - 1}"
+    )
+    return torch.from_numpy(y.astype(np.int64)), classes or tuple(map(str, range(high + 1)))
+
+
+def finite(name: str, what: str, values: Array) -> Tensor:
+    """Numbers as float32, or a line saying that some are not numbers."""
+    numbers = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    require(
+        bool(numbers.isfinite().all()),
+        f"{name}: {what} holds NaN, infinity or numbers too large; remove or fill them before loading",
+    )
+    return numbers
+
+
+def renumbered(client: Array) -> tuple[Tensor, tuple[str, ...]]:
+    """Clients 0..n-1 in place of any ids, and the ids as names."""
+    ids, index = np.unique(client, return_inverse=True)
+    return torch.from_numpy(index.reshape(-1).astype(np.int64)), printable(ids)
+
+
+def printable(names: Any) -> tuple[str, ...]:
+    """Names that a terminal can show: what is not printable is escaped."""
+    strings = map(str, names)
+    return tuple(s if s.isprintable() else s.encode("unicode_escape").decode("ascii") for s in strings)
+
+
+# --- from arrays to a pool
+
+
+def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
+    name = path.name
+    require(
+        "x" in arrays or "jpeg" in arrays,
+        f"{name} has no array x (or jpeg, or text): it is not in the layout",
+    )
+    require("y" in arrays, f"{name} has no array y: every example needs a label")
+    symbols = _number(name, arrays, "symbols")
+    x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
+    require(len(x) > 0, f"{name} has no examples")
+    y, classes = labels(name, arrays["y"], _names(name, arrays, "classes"))
+    client, clients = _clients(name, arrays, len(x))
+    group = _whole(name, arrays, "group", len(x))
+    group_names = _names(name, arrays, "group_names")
+    if group is not None:
+        high = int(group.max())
+        require(int(group.min()) >= 0 and high < MOST_CLASSES, f"{name}: groups must be numbered from 0")
+        group_names = group_names or tuple(map(str, range(high + 1)))
+        require(high < len(group_names), f"{name}: group {high} has no name in group_names")
+    return Pool(
+        name=path.stem,
+        x=x,
+        y=y,
+        classes=classes,
+        client=client,
+        clients=clients,
+        test=_flag(name, arrays, "test", len(x)),
+        common_test=_flag(name, arrays, "canonical_test", len(x)),
+        group=group,
+        group_names=group_names if group is not None else (),
+        protected=_whole(name, arrays, "protected", len(x)),
+        note=_note(arrays),
+        symbols=symbols,
+    )
+
+
+def _inputs(name: str, x: Array, symbols: int) -> Tensor:
+    if symbols:
+        require(x.dtype.kind in "iu" and x.ndim == 2, f"{name}: symbols must be whole numbers (n, length)")
+        require(
+            x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols,
+            f"{name}: x holds symbols outside 0 to {symbols - 1}",
+        )
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8 if symbols <= 256 else np.int32))
+    require(
+        x.dtype == np.uint8 or x.dtype.kind == "f",
+        f"{name}: x is {x.dtype}, but images must be uint8 and series float; convert it",
+    )
+    require(
+        2 <= x.ndim <= 4 and 0 not in x.shape[1:],
+        f"{name}: x has shape {x.shape}, not one of (n, d) to (n, h, w, c)",
+    )
+    if x.dtype == np.uint8 and x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim > 2:
+        x = np.moveaxis(x, -1, 1)
+    return finite(name, "x", x) if x.dtype.kind == "f" else torch.from_numpy(np.ascontiguousarray(x))
+
+
+def _pictures(name: str, arrays: Arrays, limit: int) -> Tensor:
+    packed, offset = _slices(name, arrays, "jpeg")
+    pictures = [packed[first:last] for first, last in pairwise(offset)]
+    images = unpacked(pictures, [f"{name}: picture {i}" for i in range(len(pictures))], None, limit)
+    return torch.from_numpy(images)
+
+
+def _slices(name: str, arrays: Arrays, what: str) -> tuple[Array, list[int]]:
+    """A long array and the places where it is cut."""
+    whole, offset = arrays[what], arrays.get("offset")
+    require(whole.ndim == 1 and whole.dtype == np.uint8, f"{name}: {what} must be one row of bytes (uint8)")
+    if offset is None or offset.ndim != 1 or offset.dtype.kind not in "iu" or len(offset) < 2:
+        raise Mistake(
+            f"{name}: {what} needs an array offset of whole numbers that says where each piece begins"
+        )
+    places = offset.astype(np.int64)
+    require(
+        int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all()),
+        f"{name}: offset must rise from 0 to {len(whole)}, the length of {what}",
+    )
+    return whole, [int(place) for place in places]
+
+
+def _text(path: Path, arrays: Arrays, stride: int) -> Pool:
+    name = path.name
+    require(1 <= stride <= WINDOW, f"stride must be 1 to {WINDOW}, got {stride}")
+    text, places = _slices(name, arrays, "text")
+    vocabulary = _names(name, arrays, "vocab", escape=False)
+    roles = _names(name, arrays, "role")
+    require(
+        len(roles) == len(places) - 1, f"{name}: {len(roles)} roles, but offset cuts {len(places) - 1} texts"
+    )
+    require(
+        0 < len(vocabulary) <= 256 and all(len(c) == 1 and ord(c) < 256 for c in vocabulary),
+        f"{name}: vocab must name 1 to 256 single characters",
+    )
+    code = np.full(256, -1, np.int16)
+    code[[ord(c) for c in vocabulary]] = np.arange(len(vocabulary))
+    symbols = code[text]
+    require(bool((symbols >= 0).all()), f"{name}: text holds characters that vocab does not name")
+
+    sizes = np.diff(places)
+    n_windows = np.where(sizes > WINDOW, (sizes - WINDOW - 1) // stride + 1, 0)
+    require(int(n_windows.sum()) > 0, f"{name}: no role speaks more than {WINDOW} characters")
+    role = np.repeat(np.arange(len(roles)), n_windows)
+    rank = np.arange(len(role)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)
+    start = np.asarray(places)[role] + stride * rank
+    windows = np.lib.stride_tricks.sliding_window_view(symbols.astype(np.uint8), WINDOW + 1)[start]
+    # The end of a role's text is its test part, so that no training window contains what is asked there.
+    n_test = np.where(n_windows > 1, np.maximum(1, np.round(0.2 * n_windows)), 0)
+    kept, client = np.unique(role, return_inverse=True)
+    return Pool(
+        name=path.stem,
+        x=torch.from_numpy(windows[:, :WINDOW].copy()),
+        y=torch.from_numpy(windows[:, WINDOW].astype(np.int64)),
+        classes=printable(vocabulary),
+        client=torch.from_numpy(client.reshape(-1)),
+        clients=tuple(roles[k] for k in kept),
+        test=torch.from_numpy(rank >= (n_windows - n_test)[role]),
+        note=_note(arrays)
+        or f"windows of {WINDOW} characters, {stride} apart; the last fifth of a role is its test",
+        symbols=len(vocabulary),
+    )
+
+
+def _names(name: str, arrays: Arrays, key: str, *, escape: bool = True) -> tuple[str, ...]:
+    names = arrays.get(key)
+    if names is None:
+        return ()
+    require(
+        names.ndim == 1 and (names.dtype.kind == "U" or not names.size),
+        f"{name}: {key} must be a row of strings",
+    )
+    return printable(names) if escape else tuple(map(str, names))
+
+
+def _clients(name: str, arrays: Arrays, n: int) -> tuple[Tensor | None, tuple[str, ...]]:
+    client = arrays.get("client")
+    if client is None:
+        return None, ()
+    require(client.shape == (n,), f"{name}: client has shape {client.shape} for {n} examples")
+    require(
+        client.dtype.kind in "iuU",
+        f"{name}: client is {client.dtype}, but ids must be whole numbers or strings",
+    )
+    index, ids = renumbered(client)
+    names = _names(name, arrays, "client_names")
+    if not names:
+        return index, ids
+    require(
+        client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names),
+        f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names",
+    )
+    return index, tuple(names[int(i)] for i in ids)
+
+
+def _whole(name: str, arrays: Arrays, key: str, n: int) -> Tensor | None:
+    values = arrays.get(key)
+    if values is None:
+        return None
+    require(values.shape == (n,), f"{name}: {key} has shape {values.shape} for {n} examples")
+    require(values.dtype.kind in "biu", f"{name}: {key} is {values.dtype}, but must be whole numbers")
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _flag(name: str, arrays: Arrays, key: str, n: int) -> Tensor | None:
+    values = _whole(name, arrays, key, n)
+    if values is None:
+        return None
+    require(0 <= int(values.min()) <= int(values.max()) <= 1, f"{name}: {key} must be True or False")
+    return values.bool()
+
+
+def _number(name: str, arrays: Arrays, key: str) -> int:
+    value = arrays.get(key)
+    if value is None:
+        return 0
+    good = value.ndim == 0 and value.dtype.kind in "iu" and 0 <= int(value) <= 1 << 31
+    require(good, f"{name}: {key} must be one whole number")
+    return int(value)
+
+
+def _note(arrays: Arrays) -> str:
+    note = arrays.get("note")
+    if note is not None and note.ndim == 0:
+        return printable([note])[0]
+    return "images were kept as JPEG: pixels differ a little from the original" if "jpeg" in arrays else ""
+
+
+def _strings(names: tuple[str, ...]) -> Array:
+    return np.array(names, dtype=np.str_)

@@ -1,0 +1,142 @@
+"""From a name to a federation: find the data, deal them to clients, split each client's into train and test.
+
+load("digits", "rotations=4")           40 clients in four groups
+load("unipen62", clients=100)           100 of its writers
+deal(pool, Dirichlet(20, 0.1))          a pool that is at hand
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import draw
+from ..errors import Mistake, require
+from .federation import Federation, Pool, Split
+from .partition import Natural, Partition, crossed, hashed, parse
+from .sources import find, read
+
+_SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
+
+
+def load(
+    data: str | Path | Pool | Federation,
+    partition: str | Partition | None = None,
+    *,
+    clients: int | None = None,
+    seed: int = 0,
+    valid: float = 0.0,
+) -> Federation:
+    """The clients and their data, by a name or a path.
+
+    Arguments:
+        data: a name (see `available`), a path, a pool, or a federation, which is returned as it is.
+        partition: how to deal the examples, as a text (see `parse`) or an object; None keeps natural clients
+            where there are some, and deals IID otherwise.
+        clients: how many; by default all natural ones, else 100, or 40 for fewer than 10,000 examples.
+        seed: of all draws.
+        valid: fraction of every client's training examples kept for validation.
+
+    >>> load("digits", "rotations=4").n_clients
+    40
+    """
+    if isinstance(data, Federation):
+        require(
+            partition is None and clients is None,
+            f"federation '{data.name}' is dealt already; give a name or a pool to deal anew",
+        )
+        return data
+    pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
+    if partition is None:
+        partition = "natural" if pool.client is not None else "iid"
+    if isinstance(partition, str):
+        small = len(pool.y) < _SMALL and not partition.strip().startswith("natural")
+        partition = parse(partition, clients if clients is not None else 40 if small else None)
+    elif clients is not None:
+        partition = _with_clients(partition, clients)
+    return deal(pool, partition, seed, valid=valid)
+
+
+def deal(
+    pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2
+) -> Federation:
+    """Deal a pool to clients and split what each has into train, valid and test.
+
+    Where the source says which examples are for testing, those are; for clients that are not natural, the
+    set's usual test part if it has one. Otherwise a part of every client's examples is held out.
+
+    Arguments:
+        pool: the examples.
+        partition: who gets which.
+        seed: of all draws.
+        valid: fraction of every client's training examples kept for validation.
+        test: fraction of every client's examples kept for testing, where the source does not say which.
+    """
+    for what, fraction in (("valid", valid), ("test", test)):
+        require(0 <= fraction < 1, f"{what} must be a fraction from 0 to below 1, got {fraction!r}; try 0.2")
+    if not isinstance(partition, Natural) and pool.common_test is not None:
+        pool = replace(pool, test=pool.common_test)
+    pool = partition(pool, seed)
+    client = pool.client
+    if client is None:
+        raise Mistake(f"partition {partition!r} gave '{pool.name}' no clients; return a Pool with client set")
+    is_test = pool.test
+    if is_test is None:
+        is_test = _held_out(pool.clients, client, torch.ones_like(client) > 0, test, seed, "test")
+    is_valid = _held_out(pool.clients, client, ~is_test, valid, seed, "valid")
+
+    def part(mask: Tensor) -> Split:
+        return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients))
+
+    return Federation(
+        name=pool.name,
+        train=part(~is_test & ~is_valid),
+        test=part(is_test),
+        valid=part(is_valid),
+        classes=pool.classes,
+        clients=pool.clients,
+        group=_majority(pool.group, client, len(pool.clients)),
+        group_names=pool.group_names,
+        protected=_majority(pool.protected, client, len(pool.clients)),
+        note=pool.note,
+        symbols=pool.symbols,
+    )
+
+
+def _with_clients(partition: Partition, clients: int) -> Partition:
+    """The same partition for another number of clients."""
+    if dataclasses.is_dataclass(partition) and not isinstance(partition, type):
+        if any(field.name == "clients" for field in dataclasses.fields(partition)):
+            return replace(partition, clients=clients)
+    raise Mistake(f"partition {partition!r} sets its own number of clients; leave out clients={clients}")
+
+
+def _held_out(
+    clients: tuple[str, ...], client: Tensor, candidates: Tensor, fraction: float, seed: int, purpose: str
+) -> Tensor:
+    """A fraction of every client's candidates, at least one of two; no client's depend on another's."""
+    held = torch.zeros_like(candidates)
+    if fraction == 0:
+        return held
+    examples = candidates.nonzero()[:, 0]
+    examples = examples[torch.argsort(client[examples], stable=True)]
+    owner = client[examples]
+    n = torch.bincount(owner, minlength=len(clients))
+    rank = torch.arange(len(examples)) - (n.cumsum(0) - n)[owner]
+    order = draw.shuffled(owner, seed, "hold out", purpose, hashed(clients)[owner], rank)
+    n_held = torch.where(n > 1, (fraction * n).round().long().clamp(min=1).minimum(n - 1), 0)
+    held[examples[order[rank < n_held[owner]]]] = True
+    return held
+
+
+def _majority(values: Tensor | None, client: Tensor, n_clients: int) -> Tensor | None:
+    """The commonest value among each client's examples, (clients,)."""
+    if values is None:
+        return None
+    found: Tensor
+    found, index = torch.unique(values, return_inverse=True)
+    return found[crossed(client, index, n_clients, len(found)).argmax(1)]

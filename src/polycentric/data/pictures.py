@@ -1,0 +1,82 @@
+"""Compressed pictures (JPEG, PNG, BMP) become arrays of bytes, all of one size.
+
+A picture is foreign data: it is opened only in the formats asked for, its size is checked before its
+pixels are unpacked, and whatever is wrong with it becomes one line that names it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import Mistake, require
+
+Bytes = NDArray[np.uint8]
+
+FORMATS = ("JPEG", "PNG", "BMP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+LARGEST = 1 << 24  # pixels of one picture
+_GREY = ("1", "L", "LA")
+
+
+def unpacked(
+    pictures: Sequence[bytes | Bytes | Path], names: Sequence[str], size: tuple[int, int] | None, limit: int
+) -> Bytes:
+    """Unpack pictures of one size into (n, channels, height, width), with 1 channel if all are grey.
+
+    Arguments:
+        pictures: the compressed bytes of each, or its file.
+        names: what to call each in a message.
+        size: height and width to resize to; None takes the first picture's size and demands it of all.
+        limit: largest number of bytes the result may have.
+    """
+    require(len(pictures) > 0, "there are no pictures to unpack")
+    first = _opened(pictures[0], names[0], size)
+    height, width, channels = first.shape
+    n_bytes = 3 * len(pictures) * height * width
+    require(
+        n_bytes <= limit, f"{names[0]}: all pictures need {n_bytes:,} bytes, more than {limit:,}; pass limit="
+    )
+    whole = np.empty((len(pictures), channels, height, width), np.uint8)
+    # One after another: the decoder spends its time in Python, where threads only wait for each other.
+    for at, (picture, name) in enumerate(zip(pictures, names, strict=True)):
+        pixels = _opened(picture, name, size)
+        require(
+            pixels.shape[:2] == (height, width),
+            f"{name} is {pixels.shape[0]}x{pixels.shape[1]} but {names[0]} is {height}x{width}: all pictures "
+            "must have one size; pass size=(height, width) to resize them",
+        )
+        if pixels.shape[2] > whole.shape[1]:  # the first coloured one: all before were grey
+            whole = np.repeat(whole, 3, 1)
+        whole[at] = pixels.transpose(2, 0, 1)
+    return whole
+
+
+def as_bytes(image: Image.Image) -> Bytes:
+    """The pixels of an opened picture, (height, width, 1 or 3)."""
+    pixels = np.asarray(image.convert("L" if image.mode in _GREY else "RGB"), dtype=np.uint8)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | None = None) -> Bytes:
+    stream = picture if isinstance(picture, Path) else io.BytesIO(bytes(picture))
+    try:
+        with Image.open(stream, formats=FORMATS) as image:
+            require(
+                image.width * image.height <= LARGEST,
+                f"{name} has {image.width}x{image.height} pixels, more than {LARGEST:,}; make it smaller",
+            )
+            return as_bytes(image if size is None else image.resize(size[::-1], Image.Resampling.BILINEAR))
+    except Mistake:
+        raise
+    except Exception as error:  # a decoder fed with foreign bytes may raise anything
+        raise Mistake(f"{name} is not a readable JPEG, PNG or BMP picture ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]

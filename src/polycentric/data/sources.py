@@ -1,0 +1,187 @@
+"""Where data come from: find a data set by its name, read one from a path, or keep one for later.
+
+find("digits")              made here or shipped with scikit-learn: digits, synthetic(0.5,0.5), teacher
+find("unipen62")            unipen62.npz, or a folder of that name, in $POLYCENTRIC_DATA or in the cache
+read("some/folder")         whatever it is: .npz, LEAF, IDX, CIFAR, pictures by client and class
+install("some/folder", "mine")      from then on found as "mine"
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..errors import Mistake, require, unknown
+from .federation import Pool
+from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
+from .generated import synthetic, teacher
+from .layout import npz, save, summary
+from .leaf_json import leaf, leaf_files
+
+VARIABLE = "POLYCENTRIC_DATA"
+_NAME = re.compile(r"\w[\w.-]*")
+_CALL = re.compile(r"(\w+)(?:\((.*)\))?")
+
+
+class Found(NamedTuple):
+    """A data set that can be named, where it lies, and what it is."""
+
+    name: str
+    where: str
+    what: str
+
+
+def digits() -> Pool:
+    """Scikit-learn's digits: 1,797 handwritten digits of 8 x 8 pixels, nothing to download."""
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    images = np.round(raw.images * (255 / 16)).astype(np.uint8)
+    return Pool(
+        name="digits",
+        x=torch.from_numpy(images[:, None]),
+        y=torch.from_numpy(raw.target.astype(np.int64)),
+        classes=tuple("0123456789"),
+    )
+
+
+BUILT_IN: dict[str, tuple[Callable[..., Pool], str]] = {
+    "digits": (digits, "1,797 examples of 8x8, 10 classes, no natural clients"),
+    "synthetic": (
+        synthetic,
+        "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
+    ),
+    "teacher": (teacher, "linear regression, each client's true vector near a common one"),
+}
+
+
+def find(name: str) -> Pool:
+    """Look a data set up: built in, in $POLYCENTRIC_DATA (several folders allowed), in the cache, or a path.
+
+    >>> find("digits").x.shape
+    torch.Size([1797, 1, 8, 8])
+    """
+    call = _CALL.fullmatch(name)
+    if call and call[1] in BUILT_IN:
+        return _made(name, call[1], call[2] or "")
+    if _NAME.fullmatch(name):
+        for folder in _places():
+            for path in (folder / f"{name}.npz", folder / name):
+                if os.path.exists(path):
+                    return read(path)
+    # os.path and not Path.exists: the latter raises on names too long for a file
+    if os.path.exists(os.path.expanduser(name)):
+        return read(os.path.expanduser(name))
+    choices = [found.name for found in available()]
+    raise Mistake(
+        f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in"
+    )
+
+
+def available() -> list[Found]:
+    """Every data set that has a name here; the first of a name is the one `find` takes."""
+    found = {name: Found(name, "built in", what) for name, (_, what) in BUILT_IN.items()}
+    for folder in _places():
+        for path in sorted(folder.glob("*")):  # none where the folder is missing or closed to us
+            name = path.stem if path.suffix == ".npz" else path.name
+            kind = _kind(path) if _NAME.fullmatch(name) else None
+            if kind and name not in found:
+                found[name] = Found(
+                    name, str(folder), summary(path) if kind is npz else f"folder ({kind.__name__})"
+                )
+    return list(found.values())
+
+
+def read(path: str | Path) -> Pool:
+    """Read a file or folder in whichever of the known forms it is."""
+    path = Path(path)
+    require(os.path.exists(path), f"there is no file or folder '{path}'; check the path")
+    reader = _kind(path)
+    if reader is None:
+        raise Mistake(
+            f"'{path.name}' is in no form that can be read: .npz, LEAF (.json), IDX (...-idx3-ubyte), "
+            "CIFAR (.bin), or pictures as CLIENT/CLASS/picture.png"
+        )
+    return reader(path)
+
+
+def install(path: str | Path, name: str, *, force: bool = False) -> Path:
+    """Read a path and keep it in the user's cache in the library's own layout, to be found by its name.
+
+    Arguments:
+        path: anything that `read` can read.
+        name: what to call it: letters, digits, '-', '_' and '.'.
+        force: replace an installed data set of that name.
+    """
+    require(
+        bool(_NAME.fullmatch(name)) and name not in BUILT_IN,
+        f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name",
+    )
+    target = _cache() / f"{name}.npz"
+    require(
+        force or not target.exists(), f"data set '{name}' is installed already; pass force=True to replace it"
+    )
+    pool = read(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save(pool, target)
+    except OSError as error:
+        raise Mistake(
+            f"cannot write {target} ({error.strerror}); set XDG_CACHE_HOME to another folder"
+        ) from error
+    return target
+
+
+def _kind(path: Path) -> Callable[[Path], Pool] | None:
+    """The reader for a path, judged by names alone."""
+    if path.is_file():
+        return npz if path.suffix == ".npz" else None
+    if not path.is_dir():
+        return None
+    if leaf_files(path):
+        return leaf
+    if idx_files(path):
+        return idx
+    if any(path.glob("*.bin")) or cifar_pickles(path):
+        return cifar
+    return folders if picture_files(path) else None
+
+
+def _places() -> Iterator[Path]:
+    for folder in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if folder:
+            yield Path(folder).expanduser()
+    yield _cache()
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polycentric"
+
+
+def _made(name: str, made: str, inside: str) -> Pool:
+    """Call a built-in source with numbers from a text such as synthetic(0.5,0.5,clients=100)."""
+    source = BUILT_IN[made][0]
+    fields = list(inspect.signature(source).parameters)
+    values: dict[str, float] = {}
+    for at, text in enumerate(inside.split(",") if inside.strip() else []):
+        key, equals, value = text.rpartition("=")
+        field = key.strip() if equals else fields[at] if at < len(fields) else ""
+        require(field in fields, f"data set '{name}': write {made}({', '.join(fields)}), each a number")
+        values[field] = _number(name, value.strip())
+    return source(**values)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
+    except ValueError:
+        raise Mistake(
+            f"data set '{name}': '{text}' is not a number; write for example synthetic(0.5,0.5)"
+        ) from None

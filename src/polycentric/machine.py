@@ -1,0 +1,50 @@
+"""What the program asks of the machine it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import platform
+
+import torch
+
+from .errors import Mistake
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator keep large blocks that are freed instead of giving them back to the system.
+
+    By default glibc maps every block above a threshold anew and unmaps it when freed, so each training step pays
+    for page faults again: a tenth of the time of a small convolutional net. For programs, not for libraries:
+    the command calls it, `import polycentric` does not.
+    """
+    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+        with contextlib.suppress(OSError, AttributeError):
+            libc = ctypes.CDLL("libc.so.6")
+            m_trim_threshold, m_mmap_threshold = -1, -3
+            libc.mallopt(m_mmap_threshold, 1 << 30)
+            libc.mallopt(m_trim_threshold, (1 << 31) - 1)
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` takes a GPU if there is one; anything else must be there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise Mistake(f"device '{name}' cannot be used here ({reason}); try --device cpu") from error
+    return device
+
+
+def versions() -> dict[str, str]:
+    """What a number depends on besides the code and the seed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    out = {"python": platform.python_version(), "system": platform.platform()}
+    for package in ("polycentric", "torch", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            out[package] = version(package)
+    return out

@@ -1,0 +1,239 @@
+"""The folder of a run: everything needed to trust it, read it, and go on with it.
+
+    config.json        what was asked for, resolved          environment.json  versions, device, data fingerprint
+    metrics.jsonl      one line for every evaluation         summary.json      the numbers at the end
+    clients.csv        every client's score at the end       log.txt           what happened, with the time
+    checkpoints/       round-000020.safetensors and .json    best.safetensors  the best model on the validation split
+
+A file appears whole or not at all: it is written under another name, synced to the disk and renamed. A
+checkpoint counts only if its digest is right; a damaged one is passed over for the one before. Nothing in
+`metrics.jsonl` depends on time or machine, so a resumed run ends with the very bytes of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from .errors import Mistake
+from .method import State
+
+KEEP = 3  # checkpoints kept
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What adds up over a run, beside its state."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    dropped: int = 0  # answers that were not finite
+    best: float | None = None  # on the validation split
+    best_round: int | None = None
+    since_best: int = 0  # evaluations without a better one
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A state that can be gone on from."""
+
+    state: State
+    tally: Tally
+    history: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+
+class Folder:
+    """A run's folder. `Folder.new` never takes over another run's; `Folder.open` wants one that is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def new(path: Path) -> Folder:
+        """A folder of our own; one that holds anything is refused."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise Mistake(
+                f"{path} is there already and is not overwritten: choose another --out, or continue it with "
+                f"`polycentric resume {path}`"
+            )
+        with _spoken(path):
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        return Folder(path)
+
+    @staticmethod
+    def fresh(parent: Path, name: str) -> Folder:
+        """A folder `name`, or `name-2`, `name-3`, ...: whichever is free."""
+        with _spoken(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 10_000):
+                path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    return Folder.new(path)
+        raise Mistake(f"no free name for {name} in {parent}")
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        """The folder of a run that was begun."""
+        if not (path / "config.json").is_file():
+            raise Mistake(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
+        return Folder(path)
+
+    # -- small files ---------------------------------------------------------------------------------------
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """A JSON file, whole or not at all."""
+        self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """A text file, whole or not at all."""
+
+        def write(temporary: Path) -> None:
+            temporary.write_text(text, encoding="utf-8")
+
+        _replace(self.path / name, write)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of this run."""
+        try:
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise Mistake(f"{self.path / name} cannot be read: {error}") from error
+        if not isinstance(value, dict):
+            raise Mistake(f"{self.path / name} does not hold a JSON object")
+        return value
+
+    def log(self, line: str) -> None:
+        """A line for people, with the time."""
+        with contextlib.suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        with _spoken(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint and forget the oldest; the one before stays good until this one is."""
+        stem = f"round-{checkpoint.state.round:06d}"
+        tensors = self.path / "checkpoints" / f"{stem}.safetensors"
+        digest = _save_state(tensors, checkpoint.state)
+        manifest = {
+            "round": checkpoint.state.round,
+            "sha256": digest,
+            "tally": asdict(checkpoint.tally),
+            "history": list(checkpoint.history),
+        }
+        self.write_json(f"checkpoints/{stem}.json", manifest)
+        for old in self._manifests()[KEEP:]:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def load(self, device: torch.device | str = "cpu") -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and what is wrong with those passed over."""
+        problems: list[str] = []
+        for manifest in self._manifests():
+            try:
+                found = json.loads(manifest.read_text(encoding="utf-8"))
+                state = _load_state(
+                    manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device
+                )
+                return Checkpoint(state, Tally(**found["tally"]), tuple(found["history"])), problems
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
+        return None, problems
+
+    def rewind_metrics(self, history: tuple[dict[str, Any], ...]) -> None:
+        """Make metrics.jsonl what it was at a checkpoint."""
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in history))
+
+    def save_best(self, state: State) -> None:
+        """The best state so far on the validation split."""
+        digest = _save_state(self.path / "best.safetensors", state)
+        self.write_json("best.json", {"round": state.round, "sha256": digest})
+
+    def load_best(self, device: torch.device | str = "cpu") -> State:
+        """The best state on the validation split."""
+        found = self.read_json("best.json")
+        try:
+            return _load_state(self.path / "best.safetensors", found["sha256"], int(found["round"]), device)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise Mistake(f"the best model of {self.path} is damaged: {error}") from error
+
+    def _manifests(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("round-*.json"), reverse=True)
+
+
+def _save_state(path: Path, state: State) -> str:
+    """Write a state's tensors; returns their digest."""
+    parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
+    tensors = {
+        f"{part}/{name}": t.detach().cpu().contiguous().clone()
+        for part, s in parts.items()
+        for name, t in s.items()
+    }
+    return _replace(path, lambda temporary: save_file(tensors, temporary))
+
+
+def _load_state(path: Path, digest: str, round: int, device: torch.device | str) -> State:
+    if _digest(path) != digest:
+        raise ValueError("its digest is wrong")
+    state = State({}, {}, {}, round)
+    for key, tensor in load_file(path).items():
+        part, _, name = key.partition("/")
+        on_host = part == "memory"  # what the parts remember is small, and read by the host
+        state = replace(
+            state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}}
+        )
+    return state
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> str:
+    """Write a file under another name, sync it, give it its name; returns its digest."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with _spoken(path):
+        try:
+            write(temporary)
+            digest = _digest(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return digest
+
+
+@contextlib.contextmanager
+def _spoken(path: Path):  # type: ignore[no-untyped-def]
+    """A full or read-only disk, in one line."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Mistake(
+            f"cannot write {path}: {reason}; what was written before is whole, so make room and go on with "
+            "`polycentric resume`"
+        ) from error
