@@ -37,9 +37,7 @@ def federation(shape: tuple[int, ...], classes: int, clients: int, examples: int
     y = torch.randint(0, classes, (clients * examples,), generator=generator)
     full = Split(x, y, torch.arange(clients + 1) * examples)
     none = Split(x[:0], y[:0], torch.zeros(clients + 1, dtype=torch.int64))
-    return Federation(
-        "noise", full, none, none, tuple(map(str, range(classes))), tuple(map(str, range(clients)))
-    )
+    return Federation("noise", full, none, none, tuple(map(str, range(classes))), tuple(map(str, range(clients))))
 
 
 def plain(task: Task, data: Split, batches: torch.Tensor, lr: float) -> dict[str, torch.Tensor]:
@@ -59,9 +57,7 @@ def plain(task: Task, data: Split, batches: torch.Tensor, lr: float) -> dict[str
     return total
 
 
-def compare(
-    name: str, clients: int, steps: int, batch: int, repeats: int, executor: str
-) -> dict[str, object]:
+def compare(name: str, clients: int, steps: int, batch: int, repeats: int, executor: str) -> dict[str, object]:
     shape, classes = WORK[name]
     fed = federation(shape, classes, clients, steps * batch)
     task, train = Task.of(fed, name), {"lr": 0.1, "batch": batch, "epochs": 1}

@@ -1,21 +1,64 @@
 """Federated learning for clients whose data are not alike, with no center, one center, or many."""
 
-from .aggregate import Krum, Mean, Median, TrimmedMean
-from .clients import Simulation
-from .data import Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
-from .errors import Diverged, Mistake
-from .learn import Looped, Stacked, Train
-from .method import Exchange, Method, State
-from .methods import METHODS, fedavg, feddist, feddws, fedprox, fedsgd, nofed
-from .mixing import Mixing
-from .objective import Prox
-from .optimizer import SGD, Adam, Average, Momentum
-from .round import run_round
-from .run import Run, run
-from .select import Everyone, Poisson, Stragglers, Uniform
-from .stack import KeepPrivate
-from .task import Task
-from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .aggregate import Krum, Mean, Median, TrimmedMean
+    from .clients import Simulation
+    from .data import Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .errors import Diverged, Mistake
+    from .learn import Looped, Stacked, Train
+    from .loop import Run, run
+    from .method import Exchange, Method, State
+    from .methods import METHODS
+    from .methods.fedavg import fedavg
+    from .methods.feddist import feddist
+    from .methods.feddws import feddws
+    from .methods.fedprox import fedprox
+    from .methods.fedsgd import fedsgd
+    from .methods.nofed import nofed
+    from .mixing import Mixing
+    from .objective import Prox
+    from .optimizer import SGD, Adam, Average, Momentum
+    from .round import run_round
+    from .select import Everyone, Poisson, Stragglers, Uniform
+    from .stack import KeepPrivate
+    from .task import Task
+    from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
+
+_HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
+    "aggregate": "Krum Mean Median TrimmedMean",
+    "clients": "Simulation",
+    "data": "Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "errors": "Diverged Mistake",
+    "learn": "Looped Stacked Train",
+    "loop": "Run run",
+    "method": "Exchange Method State",
+    "methods": "METHODS fedavg feddist feddws fedprox fedsgd nofed",
+    "mixing": "Mixing",
+    "objective": "Prox",
+    "optimizer": "SGD Adam Average Momentum",
+    "round": "run_round",
+    "select": "Everyone Poisson Stragglers Uniform",
+    "stack": "KeepPrivate",
+    "task": "Task",
+    "topology": "Alone Cells Clusters Graph Star TwoLevel metropolis",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'polycentric' has no attribute '{name}'")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 __all__ = [
     "METHODS",

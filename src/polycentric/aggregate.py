@@ -181,4 +181,4 @@ class Krum(Robust):
 
 
 def _by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
-    return torch.cat([rule(part) for part in rows.split(COLUMNS, 1)])
+    return torch.cat([rule(part) for part in torch.split(rows, COLUMNS, 1)])

@@ -32,19 +32,11 @@ def traffic(trip: Trip, before: State) -> Traffic:
     for name in exchange.receives:
         mixing = topology.down(before.memory, trip.cohort, name)
         stack = centers[mixing.of or name]
-        down += (
-            _links(exchange, mixing, trip.cohort, clients_receive=True)
-            * stack.shape[1]
-            * stack.element_size()
-        )
+        down += _links(exchange, mixing, trip.cohort, clients_receive=True) * stack.shape[1] * stack.element_size()
     for name in exchange.sends:
         mixing = topology.up(before.memory, trip.arrived, name)
         stack = centers[name]
-        up += (
-            _links(exchange, mixing, trip.arrived, clients_receive=False)
-            * stack.shape[1]
-            * stack.element_size()
-        )
+        up += _links(exchange, mixing, trip.arrived, clients_receive=False) * stack.shape[1] * stack.element_size()
     told = sum(exchange.widths.get(name, 1) for name in exchange.tells)
     return Traffic(down, up + told * len(trip.arrived) * centers["model"].element_size())
 

@@ -23,11 +23,11 @@ from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
 from .data import Federation, load, parse
 from .errors import Mistake, unknown
 from .learn import Train
+from .loop import Run, Schedule, prepare
 from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
-from .run import Run, Schedule, prepare
 from .select import Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
@@ -58,6 +58,7 @@ class Settings(BaseModel):
     evaluate_every: int | None = Field(default=None, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)
     patience: int | None = Field(default=None, ge=1)
+    target: float | None = Field(default=None, gt=0, le=1)
     fine_tune: int = Field(default=1, ge=0)
     executor: Literal["auto", "looped", "stacked"] = "auto"
     block: int | None = Field(default=None, ge=1)
@@ -93,7 +94,12 @@ class Settings(BaseModel):
         method = self.build_method()  # before the data are read: a mistake here costs nothing
         federation = federation if federation is not None else self.load_data()
         schedule = Schedule(
-            self.rounds, self.evaluate_every, self.checkpoint_every, self.patience, self.fine_tune
+            self.rounds,
+            self.evaluate_every,
+            self.checkpoint_every,
+            self.patience,
+            self.target,
+            self.fine_tune,
         )
         return prepare(
             method,
@@ -172,9 +178,7 @@ def value_of(key: str, value: Any, wanted: Any) -> Any:
     """A word or a TOML value as the type a setting wants."""
     options = typing.get_args(wanted) if typing.get_origin(wanted) in (Union, types.UnionType) else (wanted,)
     text = value.strip() if isinstance(value, str) else value
-    if type(None) in options and (
-        text is None or (isinstance(text, str) and text.lower() in ("none", "all"))
-    ):
+    if type(None) in options and (text is None or (isinstance(text, str) and text.lower() in ("none", "all"))):
         return None
     for option in options:
         if option in PARTS:

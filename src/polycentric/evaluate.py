@@ -23,9 +23,7 @@ CHUNK = 4096  # examples of one model at once
 RECTANGLE = 1 << 14  # examples of a block of models at once
 
 
-def evaluate(
-    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None
-) -> Scores:
+def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
     """Every client's score on its part of `split`, before or after some local training of its own."""
     losses = torch.zeros(len(split), dtype=torch.float64)
     labels, classes = split.y.cpu(), clients.federation.classes
@@ -58,9 +56,9 @@ def _predictions(
         centers = torch.full((clients.federation.n_clients,), -1)
         centers[everyone.index] = down.links.sender
         center_of = centers[split.owner.cpu()]
-        for center in down.links.sender.unique().tolist():
+        for center in torch.unique(down.links.sender).tolist():
             row = {"model": state.centers["model"][center]}
-            for index in (center_of == center).nonzero()[:, 0].split(CHUNK):
+            for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK):
                 index = index.to(split.x.device)
                 yield index, clients.task.outputs(row, clients.task.inputs(split.x[index]))
         return
@@ -75,9 +73,7 @@ def _predictions(
         yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
 
 
-def _rectangles(
-    rows: Stacks, clients: Simulation, split: Split, block: Cohort
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
     sizes, first = split.sizes[block.index], split.offset[block.index]
     width = max(1, RECTANGLE // len(block))
     for begin in range(0, int(sizes.max()), width):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import platform
-
-import torch
+from typing import TYPE_CHECKING
 
 from .errors import Mistake
+
+if TYPE_CHECKING:
+    import torch
 
 
 def keep_freed_memory() -> None:
@@ -28,6 +30,8 @@ def keep_freed_memory() -> None:
 
 def device_of(name: str) -> torch.device:
     """`auto` takes a GPU if there is one; anything else must be there."""
+    import torch  # here, so that a command that needs no tensors starts at once
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

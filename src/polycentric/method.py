@@ -110,9 +110,7 @@ class Method:
         for exchange in self.exchanges:
             for name in exchange.sends:
                 width = exchange.widths.get(name, first.shape[1])
-                centers.setdefault(
-                    name, torch.zeros(n_centers, width, dtype=first.dtype, device=first.device)
-                )
+                centers.setdefault(name, torch.zeros(n_centers, width, dtype=first.dtype, device=first.device))
             for learner in exchange.learn:
                 kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in learner.keeps(first).items()}
             memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)

@@ -65,9 +65,7 @@ class Scores:
         return out
 
 
-def score(
-    predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int
-) -> Scores:
+def score(predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int) -> Scores:
     """Scores of every client, from one prediction, label, loss and owner for every example.
 
     `predicted` is None in a regression, where only losses count.
@@ -97,7 +95,8 @@ def _class_macro_f1(true_positives: Floats, actual: Floats, claimed: Floats) -> 
     total = actual + claimed
     f1 = np.divide(2 * true_positives, total, out=np.zeros_like(total), where=total > 0)
     present = (total > 0).sum(1)
-    return np.divide(f1.sum(1), present, out=np.zeros(len(f1)), where=present > 0)
+    mean: Floats = np.divide(f1.sum(1), present, out=np.zeros(len(f1)), where=present > 0)
+    return mean
 
 
 def worst_decile(accuracy: Floats) -> float:

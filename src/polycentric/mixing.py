@@ -88,14 +88,10 @@ class Mixing:
     def gather(index: Tensor, n_senders: int, rest: Rest = "share", of: str | None = None) -> Mixing:
         """Receiver r hears sender `index[r]`, and nobody else."""
         index, rows = index.cpu().long(), torch.arange(len(index))
-        return Mixing(
-            "gather", (len(index), n_senders), torch.ones(len(index)).double(), rows, index, rest, of
-        )
+        return Mixing("gather", (len(index), n_senders), torch.ones(len(index)).double(), rows, index, rest, of)
 
     @staticmethod
-    def scatter(
-        index: Tensor, n_receivers: int, weight: Tensor | None = None, rest: Rest = "share"
-    ) -> Mixing:
+    def scatter(index: Tensor, n_receivers: int, weight: Tensor | None = None, rest: Rest = "share") -> Mixing:
         """Sender s is heard by receiver `index[s]`, with `weight[s]` (default: one)."""
         index, columns = index.cpu().long(), torch.arange(len(index))
         weight = torch.ones(len(index)) if weight is None else weight.cpu()
@@ -138,11 +134,7 @@ class Mixing:
         if self.receiver is None or self.sender is None:
             return self.weight
         flat = self.receiver * self.shape[1] + self.sender
-        return (
-            self.weight.new_zeros(self.shape[0] * self.shape[1])
-            .index_add_(0, flat, self.weight)
-            .view(self.shape)
-        )
+        return self.weight.new_zeros(self.shape[0] * self.shape[1]).index_add_(0, flat, self.weight).view(self.shape)
 
     @property
     def reach(self) -> float:
@@ -169,26 +161,22 @@ class Mixing:
         mine = self._settled()
         if isinstance(other, Tensor):
             if other.shape[0] != self.shape[1]:
-                raise Mistake(
-                    f"a Mixing of {self.shape[1]} senders cannot mix a stack of {other.shape[0]} rows"
-                )
+                raise Mistake(f"a Mixing of {self.shape[1]} senders cannot mix a stack of {other.shape[0]} rows")
             return mine._received(other) if self.form == "gather" else mine.product(other).to(other.dtype)
         if other.shape[0] != self.shape[1]:
-            raise Mistake(
-                f"a Mixing of {self.shape[1]} senders cannot follow one of {other.shape[0]} receivers"
-            )
+            raise Mistake(f"a Mixing of {self.shape[1]} senders cannot follow one of {other.shape[0]} receivers")
         rest: Rest = (
-            "none"
-            if "none" in (self.rest, other.rest)
-            else "share"
-            if "share" in (self.rest, other.rest)
-            else "keep"
+            "none" if "none" in (self.rest, other.rest) else "share" if "share" in (self.rest, other.rest) else "keep"
         )
         if rest == "share" and bool((mine.weight < 0).any() or (other.weight < 0).any()):
             rest = "keep"  # complete rows with negative entries: a product of gossip steps
         a, b = mine.links, other._settled(empty_rows=True).links
-        left = torch.sparse_coo_tensor(torch.stack([a.receiver, a.sender]), a.weight, self.shape)
-        right = torch.sparse_coo_tensor(torch.stack([b.receiver, b.sender]), b.weight, other.shape)
+        left = torch.sparse_coo_tensor(
+            torch.stack([a.receiver, a.sender]), a.weight, self.shape, check_invariants=False
+        )
+        right = torch.sparse_coo_tensor(
+            torch.stack([b.receiver, b.sender]), b.weight, other.shape, check_invariants=False
+        )
         both = torch.sparse.mm(left, right).coalesce()
         index = both.indices()
         product = Mixing.sparse(index[0], index[1], both.values(), (self.shape[0], other.shape[1]), rest)
@@ -208,7 +196,7 @@ class Mixing:
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
         elif self.form == "sparse":
             weight = torch.sparse_coo_tensor(
-                torch.stack([self.receiver, self.sender]), self.weight, self.shape
+                torch.stack([self.receiver, self.sender]), self.weight, self.shape, check_invariants=False
             )
             out += torch.sparse.mm(weight.to(rows), rows)
         elif self.form == "gather":
@@ -225,8 +213,8 @@ class Mixing:
             return
         # One small product for each receiver, in a fixed order: the same bits every time, also on a GPU,
         # where adding by index is not deterministic.
-        for receiver, members in zip(heard.tolist(), order.split(counts.tolist()), strict=True):
-            for piece in members.split(PIECE):
+        for receiver, members in zip(heard.tolist(), torch.split(order, counts.tolist()), strict=True):
+            for piece in torch.split(members, PIECE):
                 mine = rows if len(piece) == len(rows) else rows[piece.to(rows.device)]
                 out[receiver] += self.weight[piece].to(rows) @ mine
 
@@ -263,7 +251,7 @@ def stationary(mixing: Mixing) -> Tensor:
     """
     matrix = mixing._settled().to_dense()
     values, vectors = torch.linalg.eig(matrix.T)
-    leading = vectors[:, (values - 1).abs().argmin()].real
+    leading: Tensor = vectors[:, (values - 1).abs().argmin()].real
     return leading / leading.sum()
 
 

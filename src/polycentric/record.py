@@ -148,9 +148,7 @@ class Folder:
         for manifest in self._manifests():
             try:
                 found = json.loads(manifest.read_text(encoding="utf-8"))
-                state = _load_state(
-                    manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device
-                )
+                state = _load_state(manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device)
                 return Checkpoint(state, Tally(**found["tally"]), tuple(found["history"])), problems
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
                 problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
@@ -181,9 +179,7 @@ def _save_state(path: Path, state: State) -> str:
     """Write a state's tensors; returns their digest."""
     parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
     tensors = {
-        f"{part}/{name}": t.detach().cpu().contiguous().clone()
-        for part, s in parts.items()
-        for name, t in s.items()
+        f"{part}/{name}": t.detach().cpu().contiguous().clone() for part, s in parts.items() for name, t in s.items()
     }
     return _replace(path, lambda temporary: save_file(tensors, temporary))
 
@@ -195,9 +191,7 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
     for key, tensor in load_file(path).items():
         part, _, name = key.partition("/")
         on_host = part == "memory"  # what the parts remember is small, and read by the host
-        state = replace(
-            state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}}
-        )
+        state = replace(state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}})
     return state
 
 

@@ -81,9 +81,7 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
         answers = joined(clients.gather(list(answers)))
 
     nobody, notes, kept = everyone[:0], [], []
-    heard = {
-        name: aggregate.start(topology.up(memory, nobody, name), centers[name]) for name in exchange.sends
-    }
+    heard = {name: aggregate.start(topology.up(memory, nobody, name), centers[name]) for name in exchange.sends}
     for answer in answers:  # mix
         block, sent = answer.block, answer.sent
         note = select.note(sent) | topology.place(memory, block, centers, sent)
@@ -97,15 +95,11 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     memory = write(memory, [(note.block.index, note.kept) for note in notes])
 
     settled = {name: aggregate.settle(heard[name], centers[name]) for name in exchange.sends}
-    settled = exchange.privacy.at_centers(
-        settled, centers, lambda: topology.up(memory, everyone, "model"), cohort
-    )
+    settled = exchange.privacy.at_centers(settled, centers, lambda: topology.up(memory, everyone, "model"), cohort)
     centers = exchange.optimizer.step(centers, settled)  # step
     arrived = nobody.join(note.block for note in notes)
     memory, centers = topology.meet(memory, arrived, centers)
-    return replace(state, centers=centers, kept=write(state.kept, kept), memory=memory), Trip(
-        exchange, cohort, arrived
-    )
+    return replace(state, centers=centers, kept=write(state.kept, kept), memory=memory), Trip(exchange, cohort, arrived)
 
 
 def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:
@@ -114,9 +108,7 @@ def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:
     return {name: mixing @ state.centers[mixing.of or name] for name, mixing in down.items()}
 
 
-def visit(
-    exchange: Exchange, received: Stacks, kept: Stacks, run: Executor, cohort: Cohort
-) -> tuple[Stacks, Stacks]:
+def visit(exchange: Exchange, received: Stacks, kept: Stacks, run: Executor, cohort: Cohort) -> tuple[Stacks, Stacks]:
     """What happens at the clients; in a real federation, on a stack of one. Returns (sent, kept)."""
     rows = kept | received | ({"start": received["model"]} if "model" in received else {})
     for learner in exchange.learn:

@@ -52,9 +52,7 @@ class Uniform(Select):
             "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)",
         )
         require(self.n is None or self.n >= 1, f"Uniform.n must be at least 1, got {self.n}")
-        require(
-            self.share is None or 0 < self.share <= 1, f"Uniform.share must be in (0, 1], got {self.share}"
-        )
+        require(self.share is None or 0 < self.share <= 1, f"Uniform.share must be in (0, 1], got {self.share}")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The clients with the smallest draws, in order of their numbers."""

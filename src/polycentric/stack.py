@@ -54,9 +54,9 @@ class Layout:
 
     def views(self, row: Tensor) -> dict[str, Tensor]:
         """The tensors of one row (width,), or of a stack (models, width), without copying."""
-        parts = row.split(self.sizes, -1)
+        parts = torch.split(row, self.sizes, -1)
         return {
-            name: part.unflatten(-1, shape) if shape else part.squeeze(-1)
+            name: torch.unflatten(part, -1, shape) if shape else part.squeeze(-1)
             for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
         }
 

@@ -113,9 +113,7 @@ class Task:
 
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters."""
-        parameters = {
-            k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()
-        }
+        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
         return torch.as_tensor(functional_call(self.module, parameters, (x,)))
 
     def losses(self, row: Stacks, batch: Batch) -> Tensor:
@@ -128,9 +126,7 @@ class Task:
 
     def loaded(self, row: Stacks) -> nn.Module:
         """The module itself with one row's parameters, for export."""
-        parameters = {
-            k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()
-        }
+        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
         missing = self.module.load_state_dict(parameters, strict=False)
         if missing.unexpected_keys:
             raise Mistake(f"the model has no parameter {missing.unexpected_keys[0]}")

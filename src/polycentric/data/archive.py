@@ -102,9 +102,7 @@ def _header(stream: IO[bytes], path: Path) -> _Header:
     return header
 
 
-def _members(
-    archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit: int
-) -> dict[str, zipfile.ZipInfo]:
+def _members(archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit: int) -> dict[str, zipfile.ZipInfo]:
     """The wanted arrays that are there, after a look at what they would unpack to."""
     members = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
     known = {key: members[key] for key in wanted if key in members}

@@ -75,9 +75,7 @@ class Federation:
     valid: Split
     classes: tuple[str, ...]  # names of the classes; empty for a regression
     clients: tuple[str, ...]  # names of the clients
-    group: Tensor | None = (
-        None  # (clients,) known population of each client: to judge by, never to learn from
-    )
+    group: Tensor | None = None  # (clients,) known population of each client: to judge by, never to learn from
     group_names: tuple[str, ...] = ()
     protected: Tensor | None = None  # (clients,) protected attribute, for fairness
     note: str = ""  # what the reader of a number must know about these data
@@ -119,9 +117,7 @@ class Federation:
 
     def to(self, device: torch.device | str) -> Federation:
         """The same federation with its examples on a device."""
-        return replace(
-            self, train=self.train.to(device), test=self.test.to(device), valid=self.valid.to(device)
-        )
+        return replace(self, train=self.train.to(device), test=self.test.to(device), valid=self.valid.to(device))
 
     def __repr__(self) -> str:
         sizes = self.train.sizes
@@ -143,9 +139,7 @@ class Pool:
     client: Tensor | None = None  # (examples,) natural client; None: must be partitioned
     clients: tuple[str, ...] = ()  # names of the natural clients
     test: Tensor | None = None  # (examples,) bool; None: 80/20 at every client
-    common_test: Tensor | None = (
-        None  # (examples,) bool, the set's usual test part where clients are not natural
-    )
+    common_test: Tensor | None = None  # (examples,) bool, the set's usual test part where clients are not natural
     group: Tensor | None = None  # (examples,)
     group_names: tuple[str, ...] = ()
     protected: Tensor | None = None  # (examples,)

@@ -65,9 +65,7 @@ def idx(path: str | Path, *, limit: int = LIMIT) -> Pool:
     xs, ys = [], []
     for part in parts:
         for kind in ("images", "labels"):
-            require(
-                (prefix, part, kind) in files, f"{folder.name}: the {kind} of the {part} part are missing"
-            )
+            require((prefix, part, kind) in files, f"{folder.name}: the {kind} of the {part} part are missing")
         xs.append(_idx_file(files[prefix, part, "images"], 3, limit))
         ys.append(_idx_file(files[prefix, part, "labels"], 1, limit))
         require(
@@ -124,9 +122,7 @@ def _exactly(stream: IO[bytes] | gzip.GzipFile, n: int, path: Path) -> bytearray
     while len(data) < n and (part := stream.read(min(1 << 20, n - len(data)))):
         data += part
     require(len(data) == n, f"{path.name} is cut short: {len(data):,} of {n:,} bytes; get it again")
-    require(
-        not stream.read(1), f"{path.name} is longer than the {n:,} bytes its header declares; get it again"
-    )
+    require(not stream.read(1), f"{path.name} is longer than the {n:,} bytes its header declares; get it again")
     return data
 
 
@@ -153,9 +149,7 @@ def cifar(path: str | Path, *, limit: int = LIMIT) -> Pool:
             if pickled
             else f"{folder.name} has no CIFAR batches such as data_batch_1.bin or train.bin"
         )
-    rows = [
-        _cifar_rows(file, n_labels + 3072, limit) for file in [*train, *([test] if test.is_file() else [])]
-    ]
+    rows = [_cifar_rows(file, n_labels + 3072, limit) for file in [*train, *([test] if test.is_file() else [])]]
     table = np.concatenate(rows)
     require(len(table) > 0, f"{folder.name} has no examples")
     y, classes = labels(folder.name, table[:, n_labels - 1], _cifar_names(names_file, known))
@@ -178,12 +172,8 @@ def cifar_pickles(folder: Path) -> bool:
 def _cifar_rows(path: Path, width: int, limit: int) -> Array:
     with reading(path):
         size = path.stat().st_size
-        require(
-            size <= limit, f"{path.name} has {size:,} bytes, more than the limit of {limit:,}; pass limit="
-        )
-        require(
-            size % width == 0, f"{path.name} has {size:,} bytes, not a multiple of {width:,}; get it again"
-        )
+        require(size <= limit, f"{path.name} has {size:,} bytes, more than the limit of {limit:,}; pass limit=")
+        require(size % width == 0, f"{path.name} has {size:,} bytes, not a multiple of {width:,}; get it again")
         return np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, width)
 
 
@@ -279,15 +269,11 @@ def _column(name: str, column: str, values: list[Any]) -> Tensor:
         return torch.from_numpy(array[:, None].copy())
     if array.dtype == np.uint8 and array.ndim == 4:
         return torch.from_numpy(array.transpose(0, 3, 1, 2).copy())
-    require(
-        array.dtype.kind in "biuf", f"{name}: column '{column}' holds {array.dtype}, not pictures or numbers"
-    )
+    require(array.dtype.kind in "biuf", f"{name}: column '{column}' holds {array.dtype}, not pictures or numbers")
     return finite(name, column, array.reshape(len(array), -1) if array.ndim < 2 else array)
 
 
-def _hugging_labels(
-    name: str, values: list[Any], features: Any, label: str
-) -> tuple[Tensor, tuple[str, ...]]:
+def _hugging_labels(name: str, values: list[Any], features: Any, label: str) -> tuple[Tensor, tuple[str, ...]]:
     feature = features.get(label) if hasattr(features, "get") else None
     names = getattr(feature, "names", None)
     array = np.array(values)

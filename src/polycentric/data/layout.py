@@ -106,9 +106,7 @@ def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor
     require(y.dtype.kind in "biu", f"{name}: y is {y.dtype}, but labels must be whole numbers")
     low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
     most = len(classes) if classes else MOST_CLASSES
-    require(
-        0 <= low and high < most, f"{name}: labels run from {low} to {high}, but must lie in 0 to {most - 1}"
-    )
+    require(0 <= low and high < most, f"{name}: labels run from {low} to {high}, but must lie in 0 to {most - 1}")
     return torch.from_numpy(y.astype(np.int64)), classes or tuple(map(str, range(high + 1)))
 
 
@@ -208,9 +206,7 @@ def _slices(name: str, arrays: Arrays, what: str) -> tuple[Array, list[int]]:
     whole, offset = arrays[what], arrays.get("offset")
     require(whole.ndim == 1 and whole.dtype == np.uint8, f"{name}: {what} must be one row of bytes (uint8)")
     if offset is None or offset.ndim != 1 or offset.dtype.kind not in "iu" or len(offset) < 2:
-        raise Mistake(
-            f"{name}: {what} needs an array offset of whole numbers that says where each piece begins"
-        )
+        raise Mistake(f"{name}: {what} needs an array offset of whole numbers that says where each piece begins")
     places = offset.astype(np.int64)
     require(
         int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all()),
@@ -225,9 +221,7 @@ def _text(path: Path, arrays: Arrays, stride: int) -> Pool:
     text, places = _slices(name, arrays, "text")
     vocabulary = _names(name, arrays, "vocab", escape=False)
     roles = _names(name, arrays, "role")
-    require(
-        len(roles) == len(places) - 1, f"{name}: {len(roles)} roles, but offset cuts {len(places) - 1} texts"
-    )
+    require(len(roles) == len(places) - 1, f"{name}: {len(roles)} roles, but offset cuts {len(places) - 1} texts")
     require(
         0 < len(vocabulary) <= 256 and all(len(c) == 1 and ord(c) < 256 for c in vocabulary),
         f"{name}: vocab must name 1 to 256 single characters",
@@ -255,8 +249,7 @@ def _text(path: Path, arrays: Arrays, stride: int) -> Pool:
         client=torch.from_numpy(client.reshape(-1)),
         clients=tuple(roles[k] for k in kept),
         test=torch.from_numpy(rank >= (n_windows - n_test)[role]),
-        note=_note(arrays)
-        or f"windows of {WINDOW} characters, {stride} apart; the last fifth of a role is its test",
+        note=_note(arrays) or f"windows of {WINDOW} characters, {stride} apart; the last fifth of a role is its test",
         symbols=len(vocabulary),
     )
 

@@ -32,9 +32,7 @@ from .formats import CHARACTERS
 from .layout import WINDOW, finite, labels, printable
 from .pictures import SUFFIXES, unpacked
 
-ALPHABET = "".join(
-    sorted("\n !\"&'(),-.:;>?[]}" + string.digits + string.ascii_letters)
-)  # LEAF's 80 characters
+ALPHABET = "".join(sorted("\n !\"&'(),-.:;>?[]}" + string.digits + string.ascii_letters))  # LEAF's 80 characters
 WORDS = 25  # words of a message that are kept
 BUCKETS = 9_999  # words are hashed to 1..BUCKETS; 0 fills up short messages
 _WORD = re.compile(r"[a-z0-9']+|[^\sa-z0-9']")
@@ -101,22 +99,16 @@ def _users(path: Path) -> dict[str, tuple[list[Any], list[Any]]]:
     with reading(path):
         content = json.loads(path.read_bytes())
         good = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
-        require(
-            good, f"{path.name} is not in LEAF's form: it has no user_data; see users, num_samples, user_data"
-        )
+        require(good, f"{path.name} is not in LEAF's form: it has no user_data; see users, num_samples, user_data")
         users = content.get("users", list(content["user_data"]))
         counts = content.get("num_samples", [None] * len(users))
-        require(
-            len(users) == len(counts), f"{path.name} has {len(users)} users but {len(counts)} num_samples"
-        )
+        require(len(users) == len(counts), f"{path.name} has {len(users)} users but {len(counts)} num_samples")
         found = {}
         for user, count in zip(users, counts, strict=True):
             data = content["user_data"].get(user)
             require(isinstance(data, dict), f"{path.name}: user '{user}' has no entry in user_data")
             x, y = data.get("x"), data.get("y")
-            require(
-                isinstance(x, list) and isinstance(y, list), f"{path.name}: x and y of '{user}' must be lists"
-            )
+            require(isinstance(x, list) and isinstance(y, list), f"{path.name}: x and y of '{user}' must be lists")
             require(
                 len(x) == len(y) == (len(y) if count is None else count),
                 f"{path.name}: user '{user}' has {len(x)} x and {len(y)} y, but num_samples says {count}",
@@ -196,8 +188,6 @@ def _picture(root: Path, name: Any) -> Path:
     for folder in _PICTURE_FOLDERS:
         file = root / folder / inside
         if file.is_file():
-            require(
-                file.resolve().is_relative_to(root.resolve()), f"{name} is a link that leaves {root.name}"
-            )
+            require(file.resolve().is_relative_to(root.resolve()), f"{name} is a link that leaves {root.name}")
             return file
     raise Mistake(f"{root.name}: there is no picture '{name}'; put it in {root.name}/images")

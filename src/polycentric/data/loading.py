@@ -61,9 +61,7 @@ def load(
     return deal(pool, partition, seed, valid=valid)
 
 
-def deal(
-    pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2
-) -> Federation:
+def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2) -> Federation:
     """Deal a pool to clients and split what each has into train, valid and test.
 
     Where the source says which examples are for testing, those are; for clients that are not natural, the

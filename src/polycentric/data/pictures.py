@@ -39,9 +39,7 @@ def unpacked(
     first = _opened(pictures[0], names[0], size)
     height, width, channels = first.shape
     n_bytes = 3 * len(pictures) * height * width
-    require(
-        n_bytes <= limit, f"{names[0]}: all pictures need {n_bytes:,} bytes, more than {limit:,}; pass limit="
-    )
+    require(n_bytes <= limit, f"{names[0]}: all pictures need {n_bytes:,} bytes, more than {limit:,}; pass limit=")
     whole = np.empty((len(pictures), channels, height, width), np.uint8)
     # One after another: the decoder spends its time in Python, where threads only wait for each other.
     for at, (picture, name) in enumerate(zip(pictures, names, strict=True)):

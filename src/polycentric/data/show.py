@@ -30,9 +30,7 @@ _COLOURS = ("#808080", "#5b7a9d", "#3f8fb5", "#35b1a1", "#e8b93e")  # by shade, 
 def label_counts(federation: Federation) -> Tensor:
     """Training examples of every client in every class, (clients, classes)."""
     n_classes = len(federation.classes)
-    require(
-        n_classes > 0, f"federation '{federation.name}' has real targets, so there are no labels to count"
-    )
+    require(n_classes > 0, f"federation '{federation.name}' has real targets, so there are no labels to count")
     train = federation.train
     cell = train.owner * n_classes + train.y.cpu()
     return torch.bincount(cell, minlength=federation.n_clients * n_classes).view(-1, n_classes)
@@ -104,9 +102,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
 
 
 def _facts(federation: Federation) -> list[tuple[str, str]]:
-    least, median, most = (
-        federation.train.sizes.double().quantile(torch.tensor([0, 0.5, 1]).double()).tolist()
-    )
+    least, median, most = federation.train.sizes.double().quantile(torch.tensor([0, 0.5, 1]).double()).tolist()
     parts = {part: len(getattr(federation, part)) for part in ("train", "valid", "test")}
     facts = [
         ("data", federation.name),
@@ -169,9 +165,7 @@ def _terminal_map(federation: Federation) -> list[Text]:
     levels = ((shares / peak).sqrt() * (len(_SHADES) - 1)).ceil().long()  # square root: small shares show
     wide = 2 if len(shown) <= 24 else 1
     edge = max(map(len, rows.names))
-    lines = [
-        Text(" " * (edge + 1) + "".join(f"{federation.classes[c][:1]:{wide}}" for c in shown), style="dim")
-    ]
+    lines = [Text(" " * (edge + 1) + "".join(f"{federation.classes[c][:1]:{wide}}" for c in shown), style="dim")]
     for name, row in zip(rows.names, levels.tolist(), strict=True):
         line = Text(f"{name:>{edge}} ", style="dim")
         for level in row:
@@ -181,9 +175,7 @@ def _terminal_map(federation: Federation) -> list[Text]:
 
 
 def _legend(rows: str, peak: float, n_shown: int, n_classes: int) -> Text:
-    columns = (
-        "a column is a class" if n_shown == n_classes else f"columns are the {n_shown} commonest classes"
-    )
+    columns = "a column is a class" if n_shown == n_classes else f"columns are the {n_shown} commonest classes"
     legend = Text(f"\n{rows}; {columns}; a cell is the share of the class in the row's training labels:\n")
     steps = len(_SHADES) - 1
     legend.append("blank none")

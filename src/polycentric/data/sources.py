@@ -80,9 +80,7 @@ def find(name: str) -> Pool:
     if os.path.exists(os.path.expanduser(name)):
         return read(os.path.expanduser(name))
     choices = [found.name for found in available()]
-    raise Mistake(
-        f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in"
-    )
+    raise Mistake(f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in")
 
 
 def available() -> list[Found]:
@@ -93,9 +91,7 @@ def available() -> list[Found]:
             name = path.stem if path.suffix == ".npz" else path.name
             kind = _kind(path) if _NAME.fullmatch(name) else None
             if kind and name not in found:
-                found[name] = Found(
-                    name, str(folder), summary(path) if kind is npz else f"folder ({kind.__name__})"
-                )
+                found[name] = Found(name, str(folder), summary(path) if kind is npz else f"folder ({kind.__name__})")
     return list(found.values())
 
 
@@ -125,17 +121,13 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
         f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name",
     )
     target = _cache() / f"{name}.npz"
-    require(
-        force or not target.exists(), f"data set '{name}' is installed already; pass force=True to replace it"
-    )
+    require(force or not target.exists(), f"data set '{name}' is installed already; pass force=True to replace it")
     pool = read(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         save(pool, target)
     except OSError as error:
-        raise Mistake(
-            f"cannot write {target} ({error.strerror}); set XDG_CACHE_HOME to another folder"
-        ) from error
+        raise Mistake(f"cannot write {target} ({error.strerror}); set XDG_CACHE_HOME to another folder") from error
     return target
 
 
@@ -182,6 +174,4 @@ def _number(name: str, text: str) -> float:
     try:
         return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
     except ValueError:
-        raise Mistake(
-            f"data set '{name}': '{text}' is not a number; write for example synthetic(0.5,0.5)"
-        ) from None
+        raise Mistake(f"data set '{name}': '{text}' is not a number; write for example synthetic(0.5,0.5)") from None

@@ -59,8 +59,9 @@ class Schedule:
         valid = place < self.counts[:, :, None]
         index = (first[:, :, None] + place).clamp(max=max(len(stream) - 1, 0))
         device = split.x.device
-        self.index = (stream[index] * valid).to(device, non_blocking=True)  # (steps, clients, width)
-        self.weight = (valid / self.counts[:, :, None].clamp(min=1)).to(device, non_blocking=True)
+        own = split.offset[cohort.index][:, None]  # padding is the client's own: 0 * inf of another's is nan
+        self.index = torch.where(valid, stream[index], own).to(device, non_blocking=True)  # (steps, clients, width)
+        self.weight = (valid.double() / self.counts[:, :, None].clamp(min=1)).to(device, non_blocking=True)
 
 
 def _per_epoch(cohort: Cohort, batch: int | None) -> Tensor:

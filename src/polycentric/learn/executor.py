@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..cohort import Cohort
 from ..stack import Stacks
-from ..task import Task
 from ..task import Batch as Batch
+from ..task import Task
 from .batches import Plan
 
 Gradient = Callable[[Callable[[Stacks], Tensor], Stacks], Stacks]

@@ -46,9 +46,7 @@ class Stacked:
         back[order] = torch.arange(len(order))
         return {name: value[back.to(value.device)] for name, value in out.items()}
 
-    def _scan(
-        self, learner: Learner, carry: Stacks, rows: Stacks, cohort: Cohort, schedule: Schedule
-    ) -> Stacks:
+    def _scan(self, learner: Learner, carry: Stacks, rows: Stacks, cohort: Cohort, schedule: Schedule) -> Stacks:
         def step(carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
             return learner.step(carry, row, batch, self.client)
 

@@ -52,13 +52,9 @@ class Train(Learner):
 
     def __post_init__(self) -> None:
         require(self.lr >= 0, f"lr must not be negative, got {self.lr}; try 0.1")
-        require(
-            self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1"
-        )
+        require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
-        require(
-            self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}"
-        )
+        require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}")
         require(self.optimizer in ("sgd", "adam"), f"optimizer must be sgd or adam, got {self.optimizer!r}")
         require(
@@ -83,9 +79,7 @@ class Train(Learner):
         """The parameters that are trained, their moments, and this round's learning rate."""
         names = self.trains or task.names
         model = rows[names[0]]
-        lr = torch.full(
-            (len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device
-        )
+        lr = torch.full((len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device)
         carry = {name: rows[name] for name in names} | {"lr": lr}
         for name in names:
             carry |= {f"{name}.{moment}": zero for moment, zero in self.rule.moments(rows[name]).items()}
@@ -98,7 +92,9 @@ class Train(Learner):
         def objective(params: Stacks) -> Tensor:
             here = row | params
             loss = client.task.mean_loss(here, batch)
-            return sum((term.penalty(here) for term in self.terms), start=loss)
+            for term in self.terms:
+                loss = loss + term.penalty(here)
+            return loss
 
         gradient, rule, new = client.gradient(objective, params), self.rule, {"lr": carry["lr"]}
         for name, w in params.items():

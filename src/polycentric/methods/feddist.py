@@ -26,10 +26,6 @@ from ..topology import Star
 
 def feddist(*, eps: float = 0.6, select: Select = Everyone(), **training: Any) -> Method:
     """FedDist with step `eps`; `training` are the arguments of `Train`."""
-    require(
-        0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round"
-    )
-    exchange = Exchange(
-        learn=(Train(**training),), topology=Star(equal=True), select=select, optimizer=SGD(eps)
-    )
+    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
+    exchange = Exchange(learn=(Train(**training),), topology=Star(equal=True), select=select, optimizer=SGD(eps))
     return Method.of("feddist", exchange)

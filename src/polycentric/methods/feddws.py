@@ -22,8 +22,6 @@ from ..topology import Star
 
 def feddws(*, eps: float = 0.6, select: Select = Everyone(), **training: Any) -> Method:
     """FedDWS with step `eps`; `training` are the arguments of `Train`."""
-    require(
-        0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round"
-    )
+    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
     exchange = Exchange(learn=(Train(**training),), topology=Star(), select=select, optimizer=SGD(eps))
     return Method.of("feddws", exchange)

@@ -41,9 +41,7 @@ class Recipe:
     about: str  # one line for a listing
     make: Callable[..., nn.Module]  # of (shape, n_outputs), and of the number of symbols if it reads text
     reads: Literal["numbers", "images", "series", "text"] = "numbers"
-    smallest: int = (
-        1  # the shortest side of an image, or length of a series, of which its pools leave something
-    )
+    smallest: int = 1  # the shortest side of an image, or length of a series, of which its pools leave something
 
     def takes(self, shape: Shape, symbols: int = 0) -> bool:
         """Whether the model can read examples of this shape."""
@@ -94,18 +92,14 @@ MODELS: dict[str, Recipe] = {
         "images",
         smallest=16,
     ),
-    "celeba-cnn": Recipe(
-        "LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"
-    ),
+    "celeba-cnn": Recipe("LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"),
     "vgg11": Recipe("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
     "har-cnn": Recipe("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
     "char-lstm": Recipe("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", char_lstm, "text"),
 }
 
 
-def build(
-    name: str | nn.Module | Factory, shape: Shape, n_outputs: int, seed: int = 0, symbols: int = 0
-) -> nn.Module:
+def build(name: str | nn.Module | Factory, shape: Shape, n_outputs: int, seed: int = 0, symbols: int = 0) -> nn.Module:
     """A module whose first parameters depend on the seed and on nothing else.
 
     Arguments:

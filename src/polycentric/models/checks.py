@@ -64,7 +64,4 @@ def _norm_refused(name: str, part: _NormBase) -> str:
     groups = math.gcd(8, channels) if isinstance(part, _BatchNorm) else channels
     here = f", here nn.GroupNorm({groups}, {channels})" if channels else ""  # a lazy one does not know yet
     where = f" at '{name}'" if name else ""
-    return (
-        f"the model has {type(part).__name__}{where}: {reason}; "
-        f"write nn.GroupNorm(groups, channels) instead{here}"
-    )
+    return f"the model has {type(part).__name__}{where}: {reason}; write nn.GroupNorm(groups, channels) instead{here}"

@@ -39,6 +39,7 @@ class Schedule:
     evaluate_every: int | None = None  # rounds; None: about fifty times in a run
     checkpoint_every: int | None = None  # rounds; None: every half minute, and at the end
     patience: int | None = None  # evaluations without a better validation score before stopping
+    target: float | None = None  # stop once the test accuracy over all examples is there: how many rounds it takes
     fine_tune: int = 1  # epochs of local training before the last evaluation; 0: leave it out
 
     def __post_init__(self) -> None:
@@ -111,6 +112,8 @@ class Run:
             "epsilon": None,
             "dropped": self.tally.dropped,
             "best_round": self.tally.best_round,
+            "best_validation": self.tally.best,
+            "rounds_to_target": self.rounds_to_target,
             "stopped": self.stopped or None,
             "executor": self.clients.executor,
             "fingerprint": self.federation.fingerprint,
@@ -147,9 +150,7 @@ class Run:
             while self.state.round < self.schedule.rounds and not self.stopped:
                 self._round(watch)
                 every = self.schedule.checkpoint_every
-                due = (
-                    self.state.round % every == 0 if every else time.monotonic() - saved > CHECKPOINT_SECONDS
-                )
+                due = self.state.round % every == 0 if every else time.monotonic() - saved > CHECKPOINT_SECONDS
                 if due:
                     self._checkpoint()
                     saved = time.monotonic()
@@ -224,8 +225,18 @@ class Run:
         self.tally = replace(self.tally, since_best=self.tally.since_best + 1)
 
     @property
+    def rounds_to_target(self) -> int | None:
+        """The first evaluated round that reached the target accuracy."""
+        if self.schedule.target is None:
+            return None
+        there = (row["round"] for row in self.history if row.get("micro_accuracy", 0.0) >= self.schedule.target)
+        return next(there, None)
+
+    @property
     def stopped(self) -> str:
         """Why the run ended before its last round; empty if it did not."""
+        if self.rounds_to_target is not None:
+            return f"the target of {self.schedule.target:.4g} was reached in round {self.rounds_to_target}"
         if self.schedule.patience and self.tally.since_best >= self.schedule.patience:
             return f"no better validation score since round {self.tally.best_round}"
         return ""
@@ -248,9 +259,7 @@ class Run:
                 terms=(),
                 decay=1.0,
             )
-            self.scores["personalised"] = evaluate(
-                self.method, self.state, self.clients, self.federation.test, tune
-            )
+            self.scores["personalised"] = evaluate(self.method, self.state, self.clients, self.federation.test, tune)
 
     def _clusters(self) -> dict[str, float]:
         """How well clusters agree with known groups, where there are both."""
@@ -282,14 +291,10 @@ class Run:
         for k, name in enumerate(self.federation.clients):
             values = [self.scores[c].accuracy[k] for c in columns] + [self.scores[c].loss[k] for c in columns]
             shown = ["" if math.isnan(v) else f"{v:.6g}" for v in values]
-            writer.writerow(
-                [name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown]
-            )
+            writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         self.folder.write_json("summary.json", self.summary())
-        self.folder.log(
-            f"ended after round {self.state.round}" + (f": {self.stopped}" if self.stopped else "")
-        )
+        self.folder.log(f"ended after round {self.state.round}" + (f": {self.stopped}" if self.stopped else ""))
 
 
 def trainer_of(method: Method) -> Train | None:
@@ -321,9 +326,7 @@ def prepare(
     where = device_of(device)
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
-    task = Task.of(
-        federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where
-    )
+    task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
     clients = Simulation(federation, task, seed, executor, block)
     state = method.begin(task.start(), federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
@@ -342,6 +345,7 @@ def run(
     evaluate_every: int | None = None,
     checkpoint_every: int | None = None,
     patience: int | None = None,
+    target: float | None = None,
     fine_tune: int = 1,
     **how: Any,
 ) -> Run:
@@ -355,10 +359,10 @@ def run(
         seed: of everything random.
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
-        evaluate_every, checkpoint_every, patience, fine_tune: see `Schedule`.
+        evaluate_every, checkpoint_every, patience, target, fine_tune: see `Schedule`.
         how: executor, block, device, dtype, loss; see `prepare`.
     """
-    schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, fine_tune)
+    schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
     if out is not None:
         prepared.folder = Folder.new(Path(out))
@@ -382,9 +386,7 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
         )
     checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.folder = folder
-    prepared.scores["initial"] = evaluate(
-        prepared.method, prepared.state, prepared.clients, prepared.federation.test
-    )
+    prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
     if checkpoint is None:
         folder.rewind_metrics(())
     else:

@@ -1,0 +1,44 @@
+# Every target sets up what it needs, on a machine with nothing but python3, pip and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+CORES  := $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help demo test test-long check format bench clean
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(VENV)/.user: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("polycentric needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.user
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.user ## install, and see what this is about in a minute
+	$(BIN)/polycentric demo
+
+test: $(VENV)/.dev ## the whole test suite, in parallel over the cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) -m "not long"
+
+test-long: $(VENV)/.dev ## checks that take minutes
+	$(BIN)/python -m pytest -m long
+
+check: $(VENV)/.dev ## lint, format, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev ## put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.user ## one round against a plain PyTorch loop, one core
+	$(BIN)/python benchmarks/round.py
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

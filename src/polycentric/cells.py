@@ -1,0 +1,108 @@
+"""Many runs as one table: every cell in a folder of its own, done once, gone on with after an interruption.
+
+A cell's folder is named by a digest of its settings. A cell with a summary is read, one that was begun is
+resumed, and only the others are run; so a table that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from .config import Settings
+from .data import Federation
+from .errors import Diverged
+from .loop import Run, Watcher, environment, resume
+from .record import Folder
+
+Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
+
+
+def digest(settings: Settings) -> str:
+    """A short name for settings: equal settings, equal names."""
+    text = json.dumps(settings.model_dump(), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:
+    """Give a run its folder, and write there what it was made from."""
+    prepared.folder = folder
+    # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
+    found = {"executor": prepared.clients.executor, "device": str(prepared.clients.task.device)}
+    folder.write_json("config.json", settings.model_dump() | found)
+    folder.write_json("environment.json", environment(prepared))
+    return prepared
+
+
+def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation | None = None) -> tuple[Run, list[str]]:
+    """Go on with a run from its folder alone."""
+    settings = Settings.of(folder.read_json("config.json"), where=str(folder.path / "config.json"))
+    return resume(settings.prepare(federation), folder, watch)
+
+
+def run_cell(
+    settings: Settings, parent: Path, federation: Federation | None = None, watch: Watcher | None = None
+) -> dict[str, Any]:
+    """The summary of one cell, run only as far as it has to be."""
+    path = parent / f"{settings.method}-{digest(settings)}"
+    try:
+        if (path / "summary.json").is_file():
+            return Folder(path).read_json("summary.json")
+        if (path / "environment.json").is_file():
+            return reopen(Folder.open(path), watch, federation)[0].summary()
+        path.mkdir(parents=True, exist_ok=True)
+        folder = Folder(path)
+        (path / "checkpoints").mkdir(exist_ok=True)
+        return enter(settings.prepare(federation), settings, folder).go(watch).summary()
+    except Diverged as error:
+        return {
+            "method": settings.method,
+            "seed": settings.seed,
+            "diverged": str(error),
+            "run_dir": str(path),
+        }
+
+
+def run_cells(
+    cells: Sequence[Settings], parent: Path, *, jobs: int = 1, told: Told | None = None
+) -> list[dict[str, Any]]:
+    """The summaries of all cells, in their order. `jobs` > 1 runs so many processes beside each other."""
+    parent.mkdir(parents=True, exist_ok=True)
+    if jobs > 1:
+        return _beside_each_other(cells, parent, jobs, told)
+    out, federations = [], {}
+    for cell in cells:
+        data = (cell.data, cell.partition, cell.clients, cell.seed, cell.valid, cell.patience)
+        if data not in federations:
+            federations = {data: cell.load_data()}  # the newest only: cells of one federation stand together
+        out.append(run_cell(cell, parent, federations[data]))
+        if told:
+            told(len(out), len(cells), out[-1])
+    return out
+
+
+def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, told: Told | None) -> list[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
+    out: list[dict[str, Any]] = [{} for _ in cells]
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = {pool.submit(run_cell, cell, parent): place for place, cell in enumerate(cells)}
+        for done, future in enumerate(as_completed(waiting), start=1):
+            out[waiting[future]] = future.result()
+            if told:
+                told(done, len(cells), out[waiting[future]])
+    return out
+
+
+def grouped(
+    summaries: Iterable[dict[str, Any]], by: Callable[[dict[str, Any]], Any]
+) -> dict[Any, list[dict[str, Any]]]:
+    """Summaries that belong together, in the order they first appear."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for summary in summaries:
+        groups.setdefault(by(summary), []).append(summary)
+    return groups

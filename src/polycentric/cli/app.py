@@ -1,0 +1,441 @@
+"""The commands. Heavy imports wait inside them, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="polycentric",
+    help="Federated learning for clients whose data are not alike: no center, one center, or many.",
+    epilog="Begin with: polycentric demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Look at data sets and bring in your own.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+Data = Annotated[
+    str | None,
+    typer.Option(help="A data set by name or path; `polycentric data list` shows them. [default: digits]"),
+]
+Partition = Annotated[
+    str | None,
+    typer.Option(help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, quantity=1.5, rotations=4."),
+]
+Clients = Annotated[int | None, typer.Option(help="How many clients.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="A model by name (`polycentric methods` lists them) or your own as module:attribute."),
+]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 50]")]
+Seed = Annotated[int | None, typer.Option(help="Of everything random. [default: 0]")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.",
+    ),
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto. [default: auto]")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
+
+
+@app.command()
+def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Folder for the runs.")] = None) -> None:
+    """See what this is about: 40 clients with rotated digits, five ways to learn, half a minute."""
+    from .demo import demonstrate
+
+    demonstrate(out, quiet)
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Argument(help="A method (`polycentric methods`) or a CONFIG.toml.")],
+    data: Data = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    settings: Sets = None,
+    out: Out = None,
+    valid: Annotated[
+        float | None, typer.Option(help="Share of every client's training examples held out for validation.")
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many evaluations without a better validation score, and keep the best model."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Stop once the test accuracy over all examples is there.")
+    ] = None,
+    fine_tune: Annotated[
+        int | None,
+        typer.Option(help="Epochs of local fine-tuning before the last evaluation; 0 leaves it out. [default: 1]"),
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Rounds between evaluations. [default: about 50 in a run]")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Rounds between checkpoints. [default: every 30 seconds]")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="How clients are run: looped, stacked or auto. [default: auto]")
+    ] = None,
+    block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
+    device: Device = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
+    ] = False,
+    track: Annotated[bool, typer.Option("--track", help="Write TensorBoard events into the run's folder.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one method on one federation.
+
+    Examples:
+
+      polycentric run fedavg --data digits --rounds 20
+
+      polycentric run fedprox --data digits --partition dirichlet=0.3 --clients 40 --set mu=0.1 --set lr=0.05
+
+      polycentric run fedavg --set "select=uniform(n=10)" --set "center=momentum(lr=1, beta=0.9)"
+    """
+    from ..cells import enter
+    from ..record import Folder
+    from .screen import err, progress, summary_table
+    from .screen import out as screen
+
+    asked = _settings(
+        method,
+        data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
+        patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every, executor=executor, block=block, device=device, dtype=dtype, set=settings,
+    )  # fmt: skip
+    prepared = asked.prepare()
+    folder = (
+        Folder.new(out)
+        if out
+        else Folder.fresh(Path("runs"), f"{asked.method}-{prepared.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    )
+    enter(prepared, asked, folder)
+    with progress(asked.method, asked.rounds, quiet=quiet or as_json) as watch:
+        prepared.go(_tracked(watch, folder.path) if track else watch)
+    summary = prepared.summary()
+    if alone:
+        summary["metrics"]["share_below_alone"] = _share_below_alone(asked, prepared, quiet or as_json)
+        folder.write_json("summary.json", summary)
+    if as_json:
+        print(json.dumps(summary))
+        return
+    screen.print(summary_table(summary))
+    _closing(summary, err)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with an interrupted run; it ends with the very bits it would have had."""
+    from ..cells import reopen
+    from ..record import Folder
+    from .screen import err, progress, summary_table
+    from .screen import out as screen
+
+    opened = Folder.open(folder)
+    rounds = int(opened.read_json("config.json").get("rounds", 0))
+    with progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch:
+        ended, problems = reopen(opened, watch)
+    for problem in problems:
+        err.print(f"note: {problem}", highlight=False)
+    summary = ended.summary()
+    if as_json:
+        print(json.dumps(summary))
+        return
+    screen.print(summary_table(summary))
+    _closing(summary, err)
+
+
+@app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
+    data: Data = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    settings: Sets = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs; finished ones in it are not run again.")] = Path(
+        "runs/compare"
+    ),
+    device: Device = None,
+    jobs: Jobs = 1,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods on the same federation: mean and standard deviation over seeds.
+
+    A setting that a method does not have is left out for it, so `--set mu=0.1` reaches fedprox only.
+
+    Example: polycentric compare nofed fedavg fedprox --data digits --partition rotations=4 --seeds 5
+    """
+    from .compare import compare_methods, comparison_table
+    from .screen import out as screen
+
+    common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
+    cells = [
+        _settings(method, **common, seed=seed, set=_those_known(method, settings))
+        for seed in range(seeds)
+        for method in methods
+    ]
+    _all_used(methods, settings)
+    rows = compare_methods(cells, out, jobs, quiet or as_json)
+    if as_json:
+        print(json.dumps({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows}))
+        return
+    screen.print(comparison_table(rows, seeds, cells[0]))
+
+
+@app.command()
+def sweep(
+    config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs; finished ones in it are not run again.")
+    ] = None,
+    device: Device = None,
+    jobs: Jobs = 1,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every combination of a grid of settings.
+
+    CONFIG.toml holds what `run` takes, and a [grid] table whose lists are combined:
+
+      method = "fedavg"
+
+      data = "digits"
+
+      [grid]
+
+      seed = [0, 1, 2]
+
+      "set.lr" = [0.03, 0.1, 0.3]
+    """
+    from .compare import sweep_grid, sweep_table
+    from .screen import out as screen
+
+    rows, keys = sweep_grid(config, out or Path("runs") / f"sweep-{config.stem}", device, jobs, quiet or as_json)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    screen.print(sweep_table(rows, keys))
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to see its equations and settings.")] = None,
+) -> None:
+    """List methods and models, or show one method: equations, what it reduces to, every setting."""
+    from .listing import list_methods, show_method
+    from .screen import out as screen
+
+    if name is None:
+        screen.print(list_methods())
+        return
+    page, settings = show_method(name)
+    print(page)  # as it is written: an equation must not be wrapped
+    screen.print(settings)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """The data sets that are here, and where they were found."""
+    from .listing import list_data
+    from .screen import out as screen
+
+    screen.print(list_data())
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A data set by name or path.")],
+    partition: Partition = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    png: Annotated[Path | None, typer.Option(help="Also draw the heat map into this PNG file.")] = None,
+) -> None:
+    """Labels by client, sizes, and how unlike the clients are."""
+    from ..data import describe, heat_map, load, parse
+    from .screen import err
+    from .screen import out as screen
+
+    how = None if partition is None else parse(partition, clients)
+    federation = load(name, partition=how, clients=clients, seed=seed or 0)
+    screen.print(describe(federation))
+    if png:
+        heat_map(federation, png)
+        err.print(f"drawn in {png}", highlight=False)
+
+
+@data_app.command("import")
+def data_import(
+    path: Annotated[
+        Path,
+        typer.Argument(help="An .npz file, LEAF json, IDX or CIFAR binary files, or images as CLIENT/CLASS/*.png."),
+    ],
+    name: Annotated[str | None, typer.Option(help="What to call it. [default: the name of the file or folder]")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a data set of that name.")] = False,
+) -> None:
+    """Read data of your own once, and keep them under a name."""
+    from ..data import install
+    from .screen import err
+
+    where = install(path, name or path.stem, force=force)
+    err.print(f"kept as {where}; use it with --data {name or path.stem}", highlight=False)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine: versions, devices, memory, data, and a round that must come out right."""
+    from .listing import examine
+    from .screen import out as screen
+
+    good, table = examine()
+    screen.print(table)
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table; without a name they are listed.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for NAME.md and NAME.json.")] = Path("docs/results"),
+    runs: Annotated[Path, typer.Option(help="Folder for the runs; finished ones are not run again.")] = Path(
+        "runs/reproduce"
+    ),
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every cell. [default: as the table says]")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only the rows whose setting contains this word.")] = None,
+    device: Device = None,
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Run a paper's table again, and write its numbers beside ours."""
+    from ..errors import unknown
+    from ..reproduce import TABLES, reproduce_table
+    from .listing import list_tables
+    from .screen import err
+    from .screen import out as screen
+
+    if name is None:
+        screen.print(list_tables())
+        return
+    if name not in TABLES:
+        raise unknown("table", name, TABLES)
+    from .screen import counting
+
+    def bar(total: int) -> Any:
+        return counting(name or "", total, quiet)
+
+    written = reproduce_table(
+        TABLES[name], out, runs, seeds=seeds, only=only or [], device=device or "auto", jobs=jobs, bar=bar
+    )
+    err.print(f"written: {written}", highlight=False)
+
+
+# -- from options to settings --------------------------------------------------------------------------------
+
+
+def _settings(method: str, **options: Any) -> Any:
+    from ..config import Settings, pairs, read_toml
+
+    values: dict[str, Any] = {}
+    where = "the command"
+    if method.endswith(".toml"):
+        values, where = read_toml(Path(method)), method
+    else:
+        values["method"] = method
+    given = {key: value for key, value in options.items() if value is not None and key != "set"}
+    changes = options.get("set") or []
+    changes = pairs(changes) if isinstance(changes, list) else changes
+    settings = Settings.of(values | given | {"set": {**values.get("set", {}), **changes}}, where)
+    settings.build_method()  # every mistake in the settings is found before anything is read or written
+    return settings
+
+
+def _those_known(method: str, settings: list[str] | None) -> dict[str, Any]:
+    from ..config import pairs, parameters, read_toml
+
+    name = str(read_toml(Path(method)).get("method", "")) if method.endswith(".toml") else method
+    return {key: value for key, value in pairs(settings or []).items() if key.partition(".")[0] in parameters(name)}
+
+
+def _all_used(methods: list[str], settings: list[str] | None) -> None:
+    from ..config import pairs, parameters
+    from ..errors import unknown
+
+    used = {key for method in methods for key in _those_known(method, settings)}
+    for key in pairs(settings or []):
+        if key not in used:
+            every = {name for method in methods if not method.endswith(".toml") for name in parameters(method)}
+            raise unknown(f"setting of {', '.join(methods)}", key, every)
+
+
+def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
+    """Train every client alone under the same training, and compare."""
+    from ..config import parameters
+    from ..metrics import share_below
+    from .screen import progress
+
+    known = {key: value for key, value in asked.set.items() if key.partition(".")[0] in parameters("nofed")}
+    lonely = asked.model_copy(update={"method": "nofed", "set": known, "patience": None, "fine_tune": 0})
+    prepared = lonely.prepare(ran.federation)
+    with progress("nofed", asked.rounds, quiet=quiet) as watch:
+        prepared.go(watch)
+    return share_below(ran.scores["in_use"], prepared.scores["in_use"])
+
+
+def _tracked(watch: Any, path: Path) -> Any:
+    from ..errors import Mistake
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise Mistake("--track needs TensorBoard: pip install 'polycentric[track]'") from error
+    writer = SummaryWriter(str(path / "tensorboard"))
+
+    def both(round: int, rounds: int, row: dict[str, Any] | None) -> None:
+        for name, value in (row or {}).items():
+            writer.add_scalar(name, value, round)
+        writer.flush()
+        if watch:
+            watch(round, rounds, row)
+
+    return both
+
+
+def _closing(summary: dict[str, Any], err: Any) -> None:
+    from .screen import bytes_
+
+    err.print(
+        f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
+        f"down {bytes_(summary['bytes_down'])}; {summary['run_dir']}",
+        highlight=False,
+    )
+    if summary["dropped"]:
+        err.print(f"note: {summary['dropped']} answers were not finite and were left out", highlight=False)
+    if summary["stopped"]:
+        err.print(f"note: stopped early, {summary['stopped']}", highlight=False)

@@ -1,0 +1,133 @@
+"""What there is: methods, models, data, tables, and the state of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from ..config import PARTS, parameters
+from ..data import available
+from ..errors import unknown
+from ..machine import versions
+from ..methods import METHODS
+from ..models import MODELS
+from ..reproduce import TABLES
+
+
+def list_methods() -> Group:
+    """Methods and models, a line each."""
+    methods = Table(title="methods (polycentric methods NAME shows one)", title_justify="left")
+    methods.add_column("name")
+    methods.add_column("what it does")
+    for name, recipe in METHODS.items():
+        methods.add_row(name, _headline(recipe))
+    models = Table(title="models (--model NAME, or your own as module:attribute)", title_justify="left")
+    models.add_column("name")
+    models.add_column("what it is")
+    for name, model in MODELS.items():
+        models.add_row(name, model.about)
+    parts = Table(title="parts (--set select=uniform(n=10))", title_justify="left")
+    parts.add_column("kind")
+    parts.add_column("choices")
+    for kind, choices in PARTS.items():
+        parts.add_row(getattr(kind, "__name__", str(kind)).lower(), ", ".join(choices))
+    return Group(methods, models, parts)
+
+
+def show_method(name: str) -> tuple[str, Table]:
+    """A method's page: its docstring, and every setting with its default."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    table = Table(title="settings (--set name=value)", title_justify="left")
+    table.add_column("name")
+    table.add_column("type")
+    table.add_column("default")
+    for key, parameter in parameters(name).items():
+        kind = getattr(parameter.annotation, "__name__", None) or str(parameter.annotation).replace("typing.", "")
+        kind = kind.replace("polycentric.objective.", "")
+        table.add_row(key, kind, str(parameter.default))
+    page = sys.modules[METHODS[name].__module__].__doc__ or ""
+    return page.strip() + "\n", table
+
+
+def list_data() -> Table:
+    """Data sets by name."""
+    table = Table(title="data sets (--data NAME)", title_justify="left")
+    for heading in ("name", "where", "what"):
+        table.add_column(heading)
+    for name, where, what in available():
+        table.add_row(name, str(where), what)
+    folders = os.environ.get("POLYCENTRIC_DATA")
+    table.caption = (
+        f"POLYCENTRIC_DATA is {folders}"
+        if folders
+        else "set POLYCENTRIC_DATA to folders with your data, or use `data import`"
+    )
+    return table
+
+
+def list_tables() -> Table:
+    """Papers' tables that can be run again."""
+    table = Table(title="tables (polycentric reproduce NAME)", title_justify="left")
+    for heading in ("name", "what", "data"):
+        table.add_column(heading)
+    for name, found in TABLES.items():
+        table.add_row(name, found.title, found.data)
+    return table
+
+
+def examine() -> tuple[bool, Table]:
+    """Whether this machine can run us, and the findings."""
+    import torch
+
+    table = Table(title="doctor", title_justify="left", show_header=False)
+    table.add_column("what")
+    table.add_column("found")
+    table.add_column("verdict")
+    good = True
+
+    def row(what: str, found: Any, fine: bool, advice: str = "") -> None:
+        nonlocal good
+        good &= fine
+        table.add_row(what, str(found), "good" if fine else advice)
+
+    for package, version in versions().items():
+        row(package, version, True)
+    row("python", sys.version.split()[0], sys.version_info >= (3, 11), "needs 3.11 or newer")
+    row("gpu", torch.cuda.get_device_name() if torch.cuda.is_available() else "none (the CPU is used)", True)
+    row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for mathematics", True)
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    row("free disk", f"{free:.1f} GB", free > 1, "less than 1 GB: checkpoints may not fit")
+    writable = os.access(Path.cwd(), os.W_OK)
+    row("this folder", Path.cwd(), writable, "cannot be written; use --out")
+    names = [name for name, _, _ in available()]
+    row("data", ", ".join(names), bool(names), "none found")
+    right, found = _round_comes_out_right()
+    row("a round, stacked against looped", found, right, "the executors disagree; reinstall torch")
+    return good, table
+
+
+def _round_comes_out_right() -> tuple[bool, str]:
+    from .. import fedavg, load, run
+
+    federation = load("digits", clients=8)
+    rows = [
+        run(fedavg(lr=0.1), federation, rounds=1, executor=executor, dtype="float64", fine_tune=0).state.centers[
+            "model"
+        ]
+        for executor in ("looped", "stacked")
+    ]
+    off = float((rows[0] - rows[1]).abs().max())
+    return off < 1e-10, f"largest difference {off:.1e}"
+
+
+def _headline(recipe: Any) -> str:
+    page = sys.modules[recipe.__module__].__doc__ or ""
+    first = page.strip().splitlines()[0]
+    return first.partition(": ")[2] or first

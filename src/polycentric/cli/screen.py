@@ -1,0 +1,119 @@
+"""What the command draws: progress, tables, and numbers a person can read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..loop import Watcher
+
+err = Console(stderr=True)
+out = Console()
+
+
+@contextmanager
+def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Iterator[Watcher | None]:
+    """A bar over rounds with loss, mean and worst-decile accuracy, bytes, and the time left; on stderr."""
+    if quiet:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(title, total=rounds, completed=done, numbers="")
+
+        def watch(round: int, rounds: int, row: dict[str, Any] | None) -> None:
+            bar.update(task, completed=round)
+            if row is not None:
+                bar.update(task, numbers=_numbers(row))
+
+        yield watch
+
+
+@contextmanager
+def counting(title: str, total: int, quiet: bool = False) -> Iterator[Any]:
+    """A bar over the cells of a table."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[last]}"),
+        TimeRemainingColumn(compact=True),
+        console=err,
+        transient=True,
+        disable=quiet,
+    ) as bar:
+        task = bar.add_task(title, total=total, last="")
+
+        def told(done: int, total: int, summary: dict[str, Any]) -> None:
+            accuracy = summary.get("metrics", {}).get("micro_accuracy")
+            shown = "diverged" if "diverged" in summary else "" if accuracy is None else f"{accuracy:.1%}"
+            bar.update(task, completed=done, last=f"{summary.get('method', '')} seed {summary.get('seed')} {shown}")
+
+        yield told
+
+
+def _numbers(row: dict[str, Any]) -> str:
+    parts = [f"loss {row['micro_loss']:.3f}"]
+    if "macro_accuracy" in row:
+        parts.append(f"mean {row['macro_accuracy']:.1%}  worst tenth {row['worst_decile_accuracy']:.1%}")
+    parts.append(f"up {bytes_(row['bytes_up'])}")
+    return "  ".join(parts)
+
+
+def bytes_(n: float) -> str:
+    """A number of bytes for people.
+
+    >>> bytes_(15376000)
+    '15.4 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+def spread(values: Sequence[float], percent: bool = True) -> str:
+    """Mean and standard deviation over seeds.
+
+    >>> spread([0.5, 0.6])
+    '55.0±7.1'
+    """
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return "-"
+    scale = 100 if percent else 1
+    mean = scale * statistics.fmean(values)
+    return f"{mean:.1f}" if len(values) == 1 else f"{mean:.1f}±{scale * statistics.stdev(values):.1f}"
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """The end of a run: every score before training, in use, and after fine-tuning."""
+    table = Table(title=f"{summary['method']} on {summary['data']}, {summary['clients']} clients", title_justify="left")
+    table.add_column("metric")
+    columns = [(key, title) for key, title in _COLUMNS if summary.get(key)]
+    for _, title in columns:
+        table.add_column(title, justify="right")
+    for name in summary["metrics"]:
+        if name == "clients_without_examples" and not summary["metrics"][name]:
+            continue
+        percent = "loss" not in name and name not in ("ari", "clients_without_examples")
+        values = [summary[key].get(name) for key, _ in columns]
+        table.add_row(name, *("-" if v is None else f"{v:.2%}" if percent else f"{v:.4g}" for v in values))
+    return table
+
+
+_COLUMNS = (("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning"))

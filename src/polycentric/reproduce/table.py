@@ -1,0 +1,142 @@
+"""A paper's table as data: rows with the settings that make them, and claims that hold or do not."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..cells import Told, run_cells
+from ..config import Settings
+from ..errors import Mistake
+
+Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of the paper, and how to measure ours."""
+
+    setting: str
+    settings: Mapping[str, Any]  # of the run, without the seed
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and what decides whether ours agrees."""
+
+    text: str
+    judge: Callable[[Values], tuple[bool | None, str]]  # (holds, with which numbers); None: cannot be told
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper."""
+
+    name: str
+    title: str
+    reference: str
+    data: str  # what the numbers were measured on; a stand-in says so
+    what: str  # the quantity in the cells
+    measure: Callable[[dict[str, Any]], float]  # from a run's summary; NaN where it was not reached
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...] = ()
+    seeds: int = 5
+    notes: tuple[str, ...] = ()
+    holds: Callable[[float, float], bool | None] = field(default=lambda paper, ours: None)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row after it was run; what NAME.json lists."""
+
+    what: str
+    setting: str
+    data: str
+    paper: float | None
+    ours_mean: float | None
+    ours_std: float | None
+    seeds: int
+    holds: bool | None
+    note: str
+    command: str
+
+
+def reproduce_table(
+    table: Table,
+    out: Path,
+    runs: Path,
+    *,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    device: str = "auto",
+    jobs: int = 1,
+    bar: Callable[[int], AbstractContextManager[Told]],
+) -> Path:
+    """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs."""
+    rows = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
+    if not rows:
+        raise Mistake(
+            f"no row of {table.name} has a setting with {' or '.join(only)}; there are "
+            + "; ".join(r.setting for r in table.rows)
+        )
+    n_seeds = seeds or table.seeds
+    cells = [Settings.of({**row.settings, "seed": seed, "device": device}) for row in rows for seed in range(n_seeds)]
+    with bar(len(cells)) as told:
+        summaries = run_cells(cells, runs / table.name, jobs=jobs, told=told)
+    values = {
+        row.setting: [
+            table.measure(s) if "metrics" in s else math.nan for s in summaries[i * n_seeds : (i + 1) * n_seeds]
+        ]
+        for i, row in enumerate(rows)
+    }
+    results = [_result(table, row, values[row.setting], n_seeds) for row in rows]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{table.name}.json").write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", encoding="utf-8")
+    path = out / f"{table.name}.md"
+    path.write_text(page(table, results, values), encoding="utf-8")
+    return path
+
+
+def _result(table: Table, row: Row, values: list[float], n_seeds: int) -> Result:
+    reached = [v for v in values if not math.isnan(v)]
+    missed = len(values) - len(reached)
+    note = f"{missed} of {n_seeds} seeds did not get there in {row.settings['rounds']} rounds" if missed else ""
+    mean = statistics.fmean(reached) if reached and not missed else None
+    std = statistics.stdev(reached) if mean is not None and len(reached) > 1 else None
+    holds = table.holds(row.paper, mean) if row.paper is not None and mean is not None else None
+    command = f'polycentric reproduce {table.name} --only "{row.setting}"'
+    return Result(table.what, row.setting, table.data, row.paper, mean, std, n_seeds, holds, note, command)
+
+
+def page(table: Table, results: list[Result], values: Values) -> str:
+    """The table for people, in Markdown."""
+    lines = [f"# {table.title}", "", f"{table.reference}", "", f"Data: {table.data}.", ""]
+    lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
+    lines += ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
+    for r in results:
+        ours = (
+            "not reached"
+            if r.ours_mean is None
+            else f"{r.ours_mean:.4g}" + (f" ± {r.ours_std:.3g}" if r.ours_std is not None else "")
+        )
+        paper = "-" if r.paper is None else f"{r.paper:g}"
+        lines.append(f"| {r.setting} | {paper} | {ours} | {r.seeds} | {_word(r.holds)} | {r.note} |")
+    if table.claims:
+        lines += ["", "## Claims", ""]
+    for claim in table.claims:
+        holds, why = claim.judge(values)
+        lines.append(f"- {claim.text} **{_word(holds, 'cannot be told')}**: {why}")
+    if table.notes:
+        lines += ["", "## Notes", "", *(f"- {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _word(holds: bool | None, unknown: str = "") -> str:
+    return unknown if holds is None else "holds" if holds else "does not hold"
