@@ -24,8 +24,8 @@ Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, 
 
 
 def digest(settings: Settings) -> str:
-    """A short name for settings: equal settings, equal names."""
-    text = json.dumps(settings.model_dump(), sort_keys=True, default=str)
+    """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
+    text = json.dumps(settings.model_dump(exclude={"device", "checkpoint_every"}), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -33,10 +33,12 @@ def device_of(name: str) -> torch.device:
     import torch  # here, so that a command that needs no tensors starts at once
 
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
+        if device.type == "cuda":  # convolutions that add in any order would not give the same bits twice
+            torch.backends.cudnn.deterministic = True
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise Mistake(f"device '{name}' cannot be used here ({reason}); try --device cpu") from error

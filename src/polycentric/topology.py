@@ -91,7 +91,8 @@ class Star(Topology):
         """One row: by data size, equal, or over a fixed denominator."""
         center = torch.zeros(len(cohort), dtype=torch.int64)
         if self.denominator is not None:
-            return Mixing.scatter(center, 1, torch.full((len(cohort),), 1 / self.denominator), "keep")
+            weight = torch.full((len(cohort),), 1 / self.denominator, dtype=torch.float64)
+            return Mixing.scatter(center, 1, weight, "keep")
         return Mixing.scatter(center, 1, None if self.equal else cohort.weights)
 
 
@@ -212,7 +213,7 @@ class Cells(Topology):
         """Cells times data size times the weight of a bridge."""
         edge, client = self._links(cohort)
         bridges: Tensor = self._covers[cohort.index] > 1  # type: ignore[attr-defined]
-        weight = torch.where(bridges, self.bridge, 1.0).double() * cohort.weights
+        weight = torch.where(bridges, self.bridge * cohort.weights, cohort.weights)
         return Mixing.sparse(edge, client, weight[client], (self.n_edges, len(cohort)))
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:

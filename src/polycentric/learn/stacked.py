@@ -1,15 +1,18 @@
 """All clients of a block at once: `torch.func.vmap` over the client axis, one step at a time.
 
 Clients of unequal size take unequal numbers of steps. The block is sorted by steps, so that at step s the
-clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away.
+clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away. The
+steps between two departures are a *stretch*, all of one shape; on a GPU a long stretch is captured once as a
+CUDA graph and replayed, since launching a step's many small kernels costs more than running them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from ..cohort import Cohort
@@ -20,6 +23,10 @@ from ..task import Batch, Task
 from .batches import Schedule
 from .executor import Client, Learner
 
+Step = Callable[[Stacks, Stacks, Batch], Stacks]
+LONG = 8  # steps that make a capture worth its cost
+GRAPHS = 16  # captures kept
+
 
 class Stacked:
     """Runs a learner's step for a whole block as one batched program."""
@@ -27,51 +34,123 @@ class Stacked:
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
         self.client = Client(task, gradient)
+        draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in task.module.modules())
+        self.captures = task.device.type == "cuda" and not draws
+        self.graphs: dict[object, Captured] = {}
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """The longest work first; those who are done leave from the end."""
         plan = learner.plan(cohort)
         order = torch.argsort(plan.steps, descending=True, stable=True)
-        sorted_already = bool((order == torch.arange(len(order))).all())
-        if not sorted_already:
+        in_order = bool((order == torch.arange(len(order))).all())
+        if not in_order:
             by = order.to(next(iter(rows.values())).device)
-            plan = type(plan)(plan.steps[order], plan.batch, plan.shuffle)
+            plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
         schedule = Schedule(self.split, cohort, plan)
-        carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, cohort, schedule)
-        out = learner.end(carry, rows, cohort)
-        if sorted_already:
-            return out
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
-        return {name: value[back.to(value.device)] for name, value in out.items()}
-
-    def _scan(self, learner: Learner, carry: Stacks, rows: Stacks, cohort: Cohort, schedule: Schedule) -> Stacks:
-        def step(carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
-            return learner.step(carry, row, batch, self.client)
-
-        every = vmap(step, randomness="different")
-        weight = schedule.weight.to(self.task.dtype)
-        steps, active, finished = schedule.steps, len(cohort), []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(cohort.seed, cohort.round, int(cohort.index[0]), "modules"))
-            for s in range(schedule.n_steps):
-                going = sum(1 for n in steps[:active] if n > s) if steps[active - 1] <= s else active
-                if going < active:
-                    finished.append({name: value[going:] for name, value in carry.items()})
-                    carry = {name: value[:going] for name, value in carry.items()}
-                    rows = {name: value[:going] for name, value in rows.items()}
-                    active = going
-                index = schedule.index[s, :active]
-                x, y = self.task.inputs(self.split.x[index]), self.task.targets(self.split.y[index])
-                carry = every(carry, rows, Batch(x, y, weight[s, :active]))
+            carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, schedule)
+        out = learner.end(carry, rows, cohort)
+        if in_order:
+            return out
+        back = torch.argsort(order)
+        return {name: value[back.to(value.device)] for name, value in out.items()}
+
+    def _scan(self, learner: Learner, carry: Stacks, rows: Stacks, schedule: Schedule) -> Stacks:
+        def one(carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
+            return learner.step(carry, row, batch, self.client)
+
+        step = vmap(one, randomness="different")
+        finished = []
+        for first, last, active in stretches(schedule.steps):
+            if active < len(next(iter(carry.values()))):
+                finished.append({name: value[active:] for name, value in carry.items()})
+                carry = {name: value[:active] for name, value in carry.items()}
+                rows = {name: value[:active] for name, value in rows.items()}
+            if self.captures and last - first >= LONG:
+                carry = self._replayed(learner, step, carry, rows, schedule, range(first, last))
+            else:
+                for s in range(first, last):
+                    carry = step(carry, rows, self._batch(schedule.index[s, :active], schedule.weight[s, :active]))
         parts = [carry, *reversed(finished)]
         return {name: torch.cat([part[name] for part in parts]) for name in carry} if finished else carry
+
+    def _replayed(
+        self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: Schedule, steps: range
+    ) -> Stacks:
+        active = len(next(iter(carry.values())))
+        index, weight = schedule.index[:, :active], schedule.weight[:, :active]
+        key = (learner, tuple(index.shape[1:]), *((name, value.shape) for name, value in (carry | rows).items()))
+        if key not in self.graphs:
+            if len(self.graphs) >= GRAPHS:
+                self.graphs.pop(next(iter(self.graphs)))
+            self.graphs[key] = Captured(lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0])
+        return self.graphs[key].run(carry, rows, (index[s] for s in steps), (weight[s] for s in steps))
+
+    def _batch(self, index: Tensor, weight: Tensor) -> Batch:
+        x, y = self.task.inputs(self.split.x[index]), self.task.targets(self.split.y[index])
+        return Batch(x, y, weight.to(self.task.dtype))
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
         with torch.no_grad():
             return vmap(self.task.outputs, randomness="different")(rows, x)
+
+
+class Captured:
+    """One step of one shape as a CUDA graph: its inputs stand in fixed places, its outputs overwrite them."""
+
+    def __init__(
+        self,
+        step: Callable[[Stacks, Stacks, Tensor, Tensor], Stacks],
+        carry: Stacks,
+        rows: Stacks,
+        index: Tensor,
+        weight: Tensor,
+    ) -> None:
+        self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
+        self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
+        self.index, self.weight = index.clone(), weight.clone()
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # libraries set themselves up before anything is captured
+            for _ in range(2):
+                step(self.carry, self.rows, self.index, self.weight)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            new = step(self.carry, self.rows, self.index, self.weight)
+            for name, value in new.items():
+                self.carry[name].copy_(value)
+
+    def run(self, carry: Stacks, rows: Stacks, indices: Iterator[Tensor], weights: Iterator[Tensor]) -> Stacks:
+        """Replay the step for every batch."""
+        for mine, given in ((self.carry, carry), (self.rows, rows)):
+            for name, value in given.items():
+                mine[name].copy_(value)
+        for index, weight in zip(indices, weights, strict=True):
+            self.index.copy_(index)
+            self.weight.copy_(weight)
+            self.graph.replay()
+        return {name: value.clone() for name, value in self.carry.items()}
+
+
+def stretches(steps: list[int]) -> Iterator[tuple[int, int, int]]:
+    """(first step, last step, clients at work), for numbers of steps in falling order.
+
+    >>> list(stretches([5, 3, 3, 1]))
+    [(0, 1, 4), (1, 3, 3), (3, 5, 1)]
+    """
+    first, active = 0, len(steps)
+    while active:
+        last = steps[active - 1]
+        if last > first:
+            yield first, last, active
+            first = last
+        active -= 1
+        while active and steps[active - 1] == last:
+            active -= 1
 
 
 def gradient(objective: Callable[[Stacks], Tensor], params: Stacks) -> Stacks:

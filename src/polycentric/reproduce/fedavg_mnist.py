@@ -16,11 +16,11 @@ TARGET = 0.99
 # (E, B), clients' learning rate IID / non-IID, rounds in the paper IID / non-IID, rounds we wait.
 # The learning rates were chosen on a validation split (sweeps/fedavg-mnist-*.toml), as the paper tuned its own.
 GRID: tuple[tuple[int, int | None, tuple[float, float], tuple[int, int], int], ...] = (
-    (1, None, (0.2, 0.2), (626, 483), 1500),
-    (5, None, (0.2, 0.1), (179, 1000), 1500),
-    (1, 10, (0.1, 0.05), (34, 350), 800),
-    (5, 10, (0.1, 0.05), (20, 229), 500),
-    (20, 10, (0.1, 0.05), (18, 173), 300),
+    (1, None, (0.4, 0.4), (626, 483), 1500),
+    (5, None, (0.4, 0.2), (179, 1000), 1500),
+    (1, 10, (0.2, 0.2), (34, 350), 800),
+    (5, 10, (0.2, 0.2), (20, 229), 500),
+    (20, 10, (0.2, 0.2), (18, 173), 300),
 )
 
 

@@ -1,0 +1,522 @@
+"""What every method owes: one list of laws. A new method is tried as soon as it has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polycentric import (
+    METHODS,
+    SGD,
+    Adam,
+    Average,
+    Diverged,
+    Federation,
+    KeepPrivate,
+    Krum,
+    Mean,
+    Median,
+    Method,
+    Mistake,
+    Momentum,
+    Poisson,
+    State,
+    TrimmedMean,
+    Uniform,
+    fedavg,
+    nofed,
+    run,
+    run_round,
+)
+from polycentric.config import parameters
+from polycentric.data import Split
+from polycentric.loop import Run, Schedule, environment, prepare, resume
+from polycentric.models import mlp
+from polycentric.record import Folder
+from polycentric.stack import WHOLE, Layout
+
+Make = Callable[..., Federation]
+
+TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5}
+
+# What a method needs beside the settings of training, in every law.
+SETTINGS: dict[str, dict[str, Any]] = {}
+
+# What makes a method plain gradient descent where all clients are alike.
+PLAIN: dict[str, dict[str, Any]] = {"fedprox": {"mu": 0.0}, "feddist": {"eps": 1.0}, "feddws": {"eps": 1.0}}
+
+every_method = pytest.mark.parametrize("name", METHODS)
+every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
+
+
+def build(name: str, **given: Any) -> Method:
+    """A method; settings that it does not have are left out."""
+    settings = TRAINING | SETTINGS.get(name, {}) | given
+    return METHODS[name](**{key: value for key, value in settings.items() if key in parameters(name)})
+
+
+def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    return mlp(shape, n_outputs, hidden=(4,))
+
+
+class Exp(nn.Module):
+    """An activation that overflows on large inputs, and has no finite gradient there."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+def steep(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(*shape, 8), Exp(), nn.Linear(8, n_outputs))
+
+
+def ready(method: Method, federation: Federation, **how: Any) -> Run:
+    return prepare(method, federation, **({"model": small, "dtype": "float64"} | how))
+
+
+def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> State:
+    """The state after some rounds."""
+    prepared = ready(method, federation, **how)
+    state = prepared.state
+    for _ in range(rounds):
+        state, _ = run_round(method, state, prepared.clients)
+    return state
+
+
+def tensors(state: State) -> dict[str, Tensor]:
+    parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
+    return {f"{part}/{name}": rows for part, stacks in parts.items() for name, rows in stacks.items()}
+
+
+def same_bits(a: State, b: State) -> bool:
+    mine, other = tensors(a), tensors(b)
+    return (
+        a.round == b.round and mine.keys() == other.keys() and all(torch.equal(mine[key], other[key]) for key in mine)
+    )
+
+
+def assert_close(a: State, b: State) -> None:
+    torch.testing.assert_close(tensors(a), tensors(b), rtol=1e-10, atol=1e-10)
+
+
+def only(federation: Federation, order: list[int]) -> Federation:
+    """These clients, in this order."""
+
+    def part(split: Split) -> Split:
+        parts = [split.of(k) for k in order]
+        sizes = torch.tensor([0, *map(len, parts)])
+        return Split(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), sizes.cumsum(0))
+
+    return replace(
+        federation,
+        train=part(federation.train),
+        test=part(federation.test),
+        valid=part(federation.valid),
+        clients=tuple(federation.clients[k] for k in order),
+    )
+
+
+def without_training(federation: Federation, client: int) -> Federation:
+    """The same clients, one of them without training examples."""
+    split = federation.train
+    keep = split.owner != client
+    train = Split.gathered(split.x[keep], split.y[keep], split.owner[keep], federation.n_clients)
+    return replace(federation, train=train)
+
+
+def absurd(federation: Federation, *clients: int) -> Federation:
+    """The same federation, some clients' inputs so large that a `steep` model overflows on them."""
+    split = federation.train
+    bad = torch.isin(split.owner, torch.tensor(clients))
+    return replace(federation, train=replace(split, x=torch.where(bad[:, None], 1e6, split.x)))
+
+
+# -- running -------------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_it_runs_and_learns(name: str, blobs: Make) -> None:
+    done = run(build(name), blobs(), model=small, rounds=8, dtype="float64")
+    assert done.state.round == 8
+    assert all(rows.isfinite().all() for rows in tensors(done.state).values())
+    assert done.metrics["micro_loss"] < done.scores["initial"].summary()["micro_loss"]
+
+
+@every_method
+def test_the_same_seed_gives_the_same_bits(name: str, blobs: Make) -> None:
+    method = build(name, select=Uniform(n=3))
+    a, b = (run(method, blobs(), model=small, rounds=3, seed=7) for _ in range(2))
+    assert same_bits(a.state, b.state)
+    assert a.history == b.history
+    assert a.metrics == b.metrics
+
+
+@every_method
+def test_another_seed_gives_another_model(name: str, blobs: Make) -> None:
+    a, b = (after(build(name), blobs(), seed=seed) for seed in (0, 1))
+    assert not torch.allclose(a.centers["model"], b.centers["model"])
+
+
+@every_method
+def test_a_round_leaves_the_state_it_was_given_as_it_was(name: str, blobs: Make) -> None:
+    method = build(name)
+    prepared = ready(method, blobs())
+    state, _ = run_round(method, prepared.state, prepared.clients)
+    before = {key: rows.clone() for key, rows in tensors(state).items()}
+    moved, _ = run_round(method, state, prepared.clients)
+    assert not same_bits(replace(moved, round=state.round), state)
+    assert all(torch.equal(rows, before[key]) for key, rows in tensors(state).items())
+    assert state.round == 1
+
+
+@every_method
+@pytest.mark.parametrize("stopped_after", [0, 1, 3])
+def test_resumed_equals_uninterrupted_bit_for_bit(name: str, stopped_after: int, blobs: Make, tmp_path: Path) -> None:
+    method, federation = build(name, select=Uniform(n=3)), blobs()
+
+    def begin(where: str, rounds: int) -> Run:
+        prepared = ready(method, federation, schedule=Schedule(rounds, checkpoint_every=1), dtype="float32")
+        prepared.folder = Folder.new(tmp_path / where)
+        prepared.folder.write_json("config.json", {})
+        prepared.folder.write_json("environment.json", environment(prepared))
+        return prepared
+
+    whole = begin("whole", 5).go()
+    begin("parts", stopped_after).go()
+    fresh = ready(method, federation, schedule=Schedule(5, checkpoint_every=1), dtype="float32")
+    resumed, problems = resume(fresh, Folder.open(tmp_path / "parts"))
+
+    assert problems == []
+    assert same_bits(resumed.state, whole.state)
+    assert resumed.history == whole.history
+    assert resumed.metrics == whole.metrics
+    assert (tmp_path / "parts/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+# -- what must not matter ------------------------------------------------------------------------------------
+
+
+@every_method
+@every_executor
+def test_the_order_of_clients_does_not_matter(name: str, executor: str, blobs: Make) -> None:
+    federation, order = blobs(), [3, 0, 4, 2, 1]
+    method = build(name, batch=None)  # a client's shuffles are keyed by its number
+    a = tensors(after(method, federation, executor=executor))
+    b = tensors(after(method, only(federation, order), executor=executor))
+    for key, rows in a.items():
+        expected = rows[order] if len(rows) == federation.n_clients else rows
+        torch.testing.assert_close(b[key], expected, rtol=1e-10, atol=1e-10)
+
+
+@every_method
+def test_stacked_equals_looped(name: str, blobs: Make) -> None:
+    assert_close(*(after(build(name), blobs(), executor=executor) for executor in ("stacked", "looped")))
+
+
+@every_method
+@every_executor
+@pytest.mark.parametrize("block", [1, 3])
+def test_the_size_of_a_block_does_not_matter(name: str, executor: str, block: int, blobs: Make) -> None:
+    everybody = after(build(name), blobs(), executor=executor)
+    assert_close(after(build(name), blobs(), executor=executor, block=block), everybody)
+
+
+@every_method
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("data", [torch.float32, torch.float64])
+def test_the_type_of_numbers_is_kept(name: str, dtype: str, data: torch.dtype, blobs: Make) -> None:
+    state = after(build(name), blobs(dtype=data), rounds=2, dtype=dtype)
+    kinds = {rows.dtype for rows in (state.centers | state.kept).values() if rows.is_floating_point()}
+    assert kinds == {getattr(torch, dtype)}
+
+
+@every_method
+@every_executor
+def test_a_client_without_data_changes_nothing_and_is_still_scored(name: str, executor: str, blobs: Make) -> None:
+    sizes = (23, 7, 12, 1)
+    method = build(name)
+    with_it = ready(method, blobs((*sizes, 0)), executor=executor, schedule=Schedule(3)).go()
+    without = ready(method, blobs(sizes), executor=executor, schedule=Schedule(3)).go()
+    for key, rows in tensors(without.state).items():
+        torch.testing.assert_close(tensors(with_it.state)[key][: len(rows)], rows, rtol=1e-10, atol=1e-10)
+    for scores in with_it.scores.values():
+        assert scores.count[4] == 5
+        assert 0 <= scores.accuracy[4] <= 1
+    assert with_it.scores["in_use"].accuracy[:4].tolist() == without.scores["in_use"].accuracy.tolist()
+
+
+@every_method
+def test_a_client_without_data_never_takes_part(name: str, blobs: Make) -> None:
+    method = build(name, select=Uniform(n=4))
+    prepared = ready(method, blobs((9, 0, 8, 0, 7, 6)))
+    _, trips = run_round(method, prepared.state, prepared.clients)
+    assert all(trip.cohort.index.tolist() == [0, 2, 4, 5] for trip in trips)
+
+
+# -- what must be so -----------------------------------------------------------------------------------------
+
+
+@every_method
+def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
+    one = only(blobs((20,)), [0])
+    twins = only(one, [0] * 5)
+    method = build(name, batch=None, epochs=3, **PLAIN.get(name, {}))
+    steps = 3 if "epochs" in parameters(name) else 1
+
+    prepared = ready(method, twins)
+    w = prepared.state.centers["model"][0].clone()
+    layout, x, y = Layout.of(prepared.clients.task.module), one.train.x, one.train.y
+    for _ in range(4 * steps):
+        w = w.detach().requires_grad_()
+        outputs = torch.func.functional_call(prepared.clients.task.module, layout.views(w), (x,))
+        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(outputs, y), w)
+        w = w - TRAINING["lr"] * slope
+
+    for row in after(method, twins, rounds=4).centers["model"]:
+        torch.testing.assert_close(row, w.detach(), rtol=1e-10, atol=1e-10)
+
+
+@every_method
+def test_a_learning_rate_of_zero_is_a_fixed_point(name: str, blobs: Make) -> None:
+    method = build(name, lr=0.0)
+    assert_close(replace(after(method, blobs()), round=0), ready(method, blobs()).state)
+
+
+@every_method
+@every_executor
+def test_a_stack_of_one_client_works(name: str, executor: str, blobs: Make) -> None:
+    state = after(build(name), blobs((13,)), executor=executor)
+    start = ready(build(name), blobs((13,))).state
+    assert state.centers["model"].isfinite().all()
+    assert not torch.allclose(state.centers["model"], start.centers["model"])
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------
+
+
+@every_method
+@every_executor
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_client_that_is_not_finite_is_left_out_and_the_others_do_not_notice(
+    name: str, executor: str, bad: int, blobs: Make
+) -> None:
+    method, federation = (
+        build(name),
+        blobs((7, 12, 5, 30, 9)),
+    )  # ragged: short batches are padded when stacked
+    how = {"executor": executor, "model": steep, "schedule": Schedule(3)}
+    done = ready(method, absurd(federation, bad), **how).go()
+    without = ready(method, without_training(federation, bad), **how).go()
+    assert done.tally.dropped == done.summary()["dropped"] == 3 * len(method.at(0))
+    assert without.tally.dropped == 0
+    assert_close(done.state, without.state)
+
+
+@every_method
+def test_what_was_left_out_is_told_in_the_log(name: str, blobs: Make, tmp_path: Path) -> None:
+    run(build(name), absurd(blobs(), 1), model=steep, rounds=2, dtype="float64", out=tmp_path / "run")
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "round 0: 1 answers were not finite" in log
+    assert "round 1: 1 answers were not finite" in log
+
+
+@every_method
+def test_half_of_the_clients_may_be_lost_but_not_more(name: str, blobs: Make) -> None:
+    federation, method = blobs((8, 9, 10, 11)), build(name)
+    half = ready(method, absurd(federation, 0, 1), model=steep, schedule=Schedule(1)).go()
+    assert half.tally.dropped == 2
+    with pytest.raises(Diverged, match="round 0: 3 of 4 clients"):
+        ready(method, absurd(federation, 0, 1, 2), model=steep, schedule=Schedule(1)).go()
+
+
+@every_method
+def test_divergence_leaves_the_state_before_in_the_last_checkpoint(name: str, quadratics: Make, tmp_path: Path) -> None:
+    def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+        return nn.Linear(*shape, n_outputs, bias=False)
+
+    method = build(name, lr=1e40, batch=None, epochs=1, **PLAIN.get(name, {}))  # 1e40 times as large every round
+    with pytest.raises(Diverged, match="try a smaller learning rate"):
+        run(method, quadratics(), model=linear, rounds=50, dtype="float64", out=tmp_path / "run")
+    kept, problems = Folder.open(tmp_path / "run").load()
+    assert problems == []
+    assert kept is not None and kept.state.round > 2
+    assert same_bits(kept.state, after(method, quadratics(), rounds=kept.state.round, model=linear))
+    assert all(rows.isfinite().all() for rows in kept.state.centers.values())
+
+
+BAD = {"lr": -1, "epochs": 0, "batch": 0, "steps": 0, "momentum": 1.5, "decay": 2.0, "weight_decay": -0.1}
+
+
+@every_method
+@pytest.mark.parametrize("setting", BAD)
+def test_a_bad_setting_fails_when_built_and_says_which_value(name: str, setting: str) -> None:
+    if setting in parameters(name):
+        with pytest.raises(Mistake, match=rf"{setting}.*{BAD[setting]}"):
+            METHODS[name](**SETTINGS.get(name, {}) | {setting: BAD[setting]})
+    else:
+        with pytest.raises(TypeError, match=setting):
+            METHODS[name](**SETTINGS.get(name, {}) | {setting: BAD[setting]})
+
+
+@every_method
+def test_an_unknown_setting_fails_when_built(name: str) -> None:
+    with pytest.raises((TypeError, Mistake), match="learning_rate"):
+        METHODS[name](**SETTINGS.get(name, {}) | {"learning_rate": 0.1})
+
+
+@pytest.mark.parametrize("name", ["feddist", "feddws"])
+@pytest.mark.parametrize("eps", [-0.1, 2.1, float("nan")])
+def test_a_bad_step_of_the_center_fails_when_built(name: str, eps: float) -> None:
+    with pytest.raises(Mistake, match=rf"eps must be in \[0, 2\], got {eps}"):
+        METHODS[name](eps=eps)
+
+
+# -- looking -------------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_a_method_prints_its_parts(name: str) -> None:
+    shown = repr(build(name))
+    assert f"name='{name}'" in shown
+    for exchange in build(name).exchanges:
+        parts = (exchange.topology, exchange.select, exchange.aggregate, exchange.optimizer, *exchange.learn)
+        assert all(type(part).__name__ in shown for part in parts)
+    assert "lr=0.05" in shown
+
+
+@every_method
+def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
+    assert build(name) == build(name)
+    assert build(name) != build(name, lr=0.06)
+    assert build(name) != build(name, select=Uniform(n=2))
+
+
+# -- parts combine -------------------------------------------------------------------------------------------
+
+AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2)]
+CENTERS = [Average(), SGD(0.5), Momentum(0.5, 0.9), Adam(0.01)]
+takes_parts = pytest.mark.parametrize(
+    "name", [name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()]
+)
+
+
+def test_fedavg_and_fedprox_take_parts() -> None:
+    assert {"fedavg", "fedprox"} <= {name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()}
+
+
+@takes_parts
+@pytest.mark.parametrize("aggregate", AGGREGATES, ids=repr)
+@pytest.mark.parametrize("center", CENTERS, ids=repr)
+def test_every_aggregate_goes_with_every_center(name: str, aggregate: Any, center: Any, blobs: Make) -> None:
+    method = build(name, aggregate=aggregate, center=center)
+    a, b = (after(method, blobs(), rounds=2, executor=e, block=n) for e, n in (("stacked", None), ("looped", 2)))
+    assert_close(a, b)
+    assert not torch.allclose(a.centers["model"], ready(method, blobs()).state.centers["model"])
+
+
+@takes_parts
+@pytest.mark.parametrize("aggregate", AGGREGATES[1:], ids=repr)
+def test_on_identical_clients_every_aggregate_is_the_mean(name: str, aggregate: Any, blobs: Make) -> None:
+    twins = only(blobs((20,)), [0] * 5)
+    a, b = (after(build(name, batch=None, aggregate=rule), twins) for rule in (aggregate, Mean()))
+    assert_close(a, b)
+
+
+@takes_parts
+@pytest.mark.parametrize("center", CENTERS[2:], ids=repr)
+def test_the_moments_of_a_center_live_on_when_resumed(name: str, center: Any, blobs: Make, tmp_path: Path) -> None:
+    method, federation = build(name, center=center), blobs()
+    run(method, federation, model=small, rounds=2, out=tmp_path / "run")
+    fresh = ready(method, federation, schedule=Schedule(4), dtype="float32")
+    resumed, _ = resume(fresh, Folder.open(tmp_path / "run"))
+    assert same_bits(resumed.state, after(method, federation, rounds=4, dtype="float32"))
+    assert len(resumed.state.centers) > 1
+
+
+@takes_parts
+@pytest.mark.parametrize("center", CENTERS, ids=repr)
+def test_a_center_that_hears_nobody_does_not_move(name: str, center: Any, blobs: Make) -> None:
+    under_way = after(build(name, center=center), blobs())
+    quiet = build(name, center=center, select=Poisson(1e-9))
+    prepared = ready(quiet, blobs())
+    later, trips = run_round(quiet, under_way, prepared.clients)
+    assert len(trips[0].cohort) == 0
+    assert later.round == 4
+    assert same_bits(replace(later, round=3), under_way)
+
+
+# -- parts of a model that stay at home ----------------------------------------------------------------------
+
+
+def columns(prepared: Run, pattern: str) -> Tensor:
+    """Which places of a whole row hold parameters whose names begin with `pattern`."""
+    layout = Layout.of(prepared.clients.task.module)
+    return torch.cat(
+        [torch.full((size,), name.startswith(pattern)) for name, size in zip(layout.names, layout.sizes, strict=True)]
+    )
+
+
+def test_sharing_everything_is_fedavg(blobs: Make) -> None:
+    assert_close(after(fedavg(cut=WHOLE, **TRAINING), blobs()), after(fedavg(**TRAINING), blobs()))
+
+
+@every_executor
+def test_sharing_nothing_is_training_alone(executor: str, blobs: Make) -> None:
+    nothing = after(fedavg(cut=KeepPrivate("*"), **TRAINING), blobs(), executor=executor)
+    alone = after(nofed(**TRAINING), blobs(), executor=executor)
+    assert nothing.centers["model"].shape == (1, 0)
+    torch.testing.assert_close(nothing.kept["private"], alone.centers["model"], rtol=1e-10, atol=1e-10)
+
+
+@every_executor
+def test_the_shared_part_is_averaged_and_the_private_part_never_leaves(executor: str, blobs: Make) -> None:
+    federation = blobs()
+    method = fedavg(cut=KeepPrivate("dense*"), **TRAINING)
+    prepared = ready(method, federation, executor=executor)
+    head, body = columns(prepared, "head"), columns(prepared, "dense")
+    state, n = prepared.state, federation.train.sizes.double()
+    for _ in range(2):
+        # What every client would learn from here by itself, as whole rows.
+        rows = torch.zeros(federation.n_clients, len(head), dtype=torch.float64)
+        rows[:, head], rows[:, body] = state.centers["model"].expand(len(rows), -1), state.kept["private"]
+        alone = replace(ready(nofed(**TRAINING), federation).state, centers={"model": rows}, round=state.round)
+        alone, _ = run_round(nofed(**TRAINING), alone, ready(nofed(**TRAINING), federation).clients)
+        learned = alone.centers["model"]
+
+        state, _ = run_round(method, state, prepared.clients)
+        assert state.centers.keys() == {"model"}
+        torch.testing.assert_close(state.kept["private"], learned[:, body], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(state.centers["model"][0], n @ learned[:, head] / n.sum(), rtol=1e-10, atol=1e-10)
+
+
+def test_the_private_part_of_an_absent_client_is_not_touched(blobs: Make) -> None:
+    method = fedavg(cut=KeepPrivate("dense*"), select=Uniform(n=2), **TRAINING)
+    prepared = ready(method, blobs())
+    state = prepared.state
+    for _ in range(3):
+        before = state
+        state, trips = run_round(method, state, prepared.clients)
+        moved = (state.kept["private"] != before.kept["private"]).any(1).nonzero()[:, 0]
+        assert moved.tolist() == sorted(trips[0].arrived.index.tolist())
+
+
+@pytest.mark.parametrize("private", ["dense*", "head*", "*.bias"])
+def test_bytes_are_those_of_the_shared_part(private: str, blobs: Make) -> None:
+    whole = ready(fedavg(**TRAINING), blobs(), schedule=Schedule(2)).go()
+    part = ready(fedavg(cut=KeepPrivate(private), **TRAINING), blobs(), schedule=Schedule(2)).go()
+    shared, d = part.state.centers["model"].shape[1], whole.state.centers["model"].shape[1]
+    assert 0 < shared < d
+    assert whole.tally.bytes_up == whole.tally.bytes_down == 2 * 5 * d * 8
+    assert part.tally.bytes_up * d == whole.tally.bytes_up * shared
+    assert part.tally.bytes_down * d == whole.tally.bytes_down * shared
+
+
+def test_training_alone_moves_no_bytes(blobs: Make) -> None:
+    done = ready(nofed(**TRAINING), blobs(), schedule=Schedule(2)).go()
+    assert done.tally.bytes_up == done.tally.bytes_down == 0

@@ -1,0 +1,154 @@
+"""Metrics: the same numbers as scikit-learn's, and what they come to over unequal clients."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score
+
+from polycentric.metrics import Scores, agreement, score, share_below, worst_decile
+
+LAW = settings(max_examples=50, deadline=None, derandomize=True)
+CLASSES = 4
+
+
+def answers(sizes, seed):
+    """(predicted, labels, losses, owner), in mixed order."""
+    r = np.random.default_rng(seed)
+    owner = r.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    labels = r.integers(0, CLASSES, len(owner))
+    predicted = np.where(r.random(len(owner)) < 0.5, labels, r.integers(0, CLASSES, len(owner)))
+    return predicted, labels, r.random(len(owner)), owner
+
+
+def f1(labels, predicted):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn's own, about classes nobody predicted
+        return f1_score(labels, predicted, average="macro", zero_division=0)
+
+
+sizes = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+seeds = st.integers(0, 10**6)
+
+
+@LAW
+@given(sizes, seeds)
+def test_every_clients_scores_are_scikit_learns(sizes, seed):
+    predicted, labels, losses, owner = answers(sizes, seed)
+    scores = score(predicted, labels, losses, owner, len(sizes), CLASSES)
+    assert scores.count.tolist() == sizes
+    for k, n in enumerate(sizes):
+        mine = owner == k
+        if n:
+            assert scores.accuracy[k] == pytest.approx(accuracy_score(labels[mine], predicted[mine]), abs=1e-12)
+            assert scores.f1[k] == pytest.approx(f1(labels[mine], predicted[mine]), abs=1e-12)
+            assert scores.loss[k] == pytest.approx(losses[mine].mean(), abs=1e-12)
+        else:
+            assert np.isnan(scores.accuracy[k])
+            assert np.isnan(scores.loss[k])
+    if sum(sizes):
+        assert scores.pooled_f1 == pytest.approx(f1(labels, predicted), abs=1e-12)
+
+
+@LAW
+@given(sizes.filter(any), seeds)
+def test_micro_and_macro_are_their_formulas(sizes, seed):
+    predicted, labels, losses, owner = answers(sizes, seed)
+    summary = score(predicted, labels, losses, owner, len(sizes), CLASSES).summary()
+    n = np.array(sizes)
+    there = [k for k in range(len(sizes)) if sizes[k]]
+    a = np.array([accuracy_score(labels[owner == k], predicted[owner == k]) for k in there])
+    f = np.array([f1(labels[owner == k], predicted[owner == k]) for k in there])
+    assert summary["micro_accuracy"] == pytest.approx(accuracy_score(labels, predicted), abs=1e-12)  # pooled
+    assert summary["macro_accuracy"] == pytest.approx(a.mean(), abs=1e-12)
+    assert summary["micro_f1"] == pytest.approx(n[there] @ f / n.sum(), abs=1e-12)
+    assert summary["macro_f1"] == pytest.approx(f.mean(), abs=1e-12)
+    assert summary["micro_loss"] == pytest.approx(losses.mean(), abs=1e-12)
+    assert summary["accuracy_std"] == pytest.approx(a.std(), abs=1e-12)
+    assert summary["accuracy_p50"] == pytest.approx(np.median(a), abs=1e-12)
+    assert summary["clients_without_examples"] == sizes.count(0)
+
+
+@LAW
+@given(st.integers(1, 6), st.integers(1, 9), seeds)
+def test_with_equal_sizes_micro_is_macro(clients, n, seed):
+    summary = score(*answers([n] * clients, seed), clients, CLASSES).summary()
+    for name in ("accuracy", "f1", "loss"):
+        assert summary[f"micro_{name}"] == pytest.approx(summary[f"macro_{name}"], abs=1e-12)
+
+
+@LAW
+@given(sizes.filter(any), seeds)
+def test_the_usual_micro_f1_is_nothing_but_accuracy(sizes, seed):
+    predicted, labels, losses, owner = answers(sizes, seed)
+    summary = score(predicted, labels, losses, owner, len(sizes), CLASSES).summary()
+    assert summary["micro_accuracy"] == pytest.approx(f1_score(labels, predicted, average="micro"), abs=1e-12)
+
+
+@LAW
+@given(sizes.filter(any), seeds)
+def test_the_numbering_of_the_clients_does_not_matter(sizes, seed):
+    predicted, labels, losses, owner = answers(sizes, seed)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    a = score(predicted, labels, losses, owner, len(sizes), CLASSES)
+    b = score(predicted, labels, losses, order[owner], len(sizes), CLASSES)
+    np.testing.assert_array_equal(b.accuracy[order], a.accuracy)
+    np.testing.assert_array_equal(b.f1[order], a.f1)
+    assert b.summary() == pytest.approx(a.summary(), abs=1e-12)
+
+
+@LAW
+@given(sizes.filter(any), seeds)
+def test_the_order_of_the_examples_does_not_matter(sizes, seed):
+    parts = answers(sizes, seed)
+    order = np.random.default_rng(seed).permutation(len(parts[0]))
+    a = score(*parts, len(sizes), CLASSES).summary()
+    b = score(*(part[order] for part in parts), len(sizes), CLASSES).summary()
+    assert a == pytest.approx(b, abs=1e-12)
+
+
+@LAW
+@given(sizes.filter(any), seeds)
+def test_a_client_without_examples_counts_nowhere_and_is_counted(sizes, seed):
+    parts = answers(sizes, seed)
+    without = score(*parts, len(sizes), CLASSES).summary()
+    beside = score(*parts, len(sizes) + 3, CLASSES).summary()
+    assert beside.pop("clients_without_examples") == without.pop("clients_without_examples") + 3
+    assert beside == pytest.approx(without, abs=1e-12)
+
+
+def test_nobody_with_examples_has_nothing_to_say():
+    nothing = np.zeros(0, dtype=np.int64)
+    scores = score(nothing, nothing, np.zeros(0), nothing, 3, CLASSES)
+    assert scores.summary() == {"clients_without_examples": 3.0}
+
+
+def test_a_regression_has_losses_only():
+    scores = score(None, np.zeros(3), np.array([1.0, 2.0, 6.0]), np.array([0, 0, 2]), 3, 0)
+    assert scores.summary() == {"micro_loss": 3.0, "macro_loss": 3.75, "clients_without_examples": 1.0}
+
+
+@pytest.mark.parametrize("n", [1, 5, 9, 10, 19, 20, 35])
+def test_the_worst_decile_is_the_mean_of_the_worst_tenth_and_of_one_at_least(n):
+    accuracy = np.random.default_rng(n).permutation(np.arange(n) / n)
+    worst = max(1, n // 10)
+    assert worst_decile(accuracy) == pytest.approx(sum(range(worst)) / worst / n, abs=1e-12)
+
+
+def test_share_below_counts_clients_that_lose_by_taking_part():
+    def scores(accuracy):
+        there = ~np.isnan(accuracy)
+        return Scores(there.astype(np.int64), accuracy, accuracy, accuracy, 0.0)
+
+    together = scores(np.array([0.5, 0.5, 0.5, np.nan, 0.5]))
+    alone = scores(np.array([0.4, 0.5, 0.6, 0.9, np.nan]))
+    assert share_below(together, alone) == pytest.approx(1 / 3)
+
+
+@LAW
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=12), st.permutations(range(4)))
+def test_relabelled_groups_are_the_same_groups(group, names):
+    relabelled = np.array([names[g] for g in group])
+    assert agreement(relabelled, np.array(group)) == 1
