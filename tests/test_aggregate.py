@@ -155,7 +155,6 @@ def test_up_to_floor_beta_n_liars_stay_in_the_honest_range(n, beta, data, seed):
     assert bool((out <= honest.max(0).values + 1e-12).all())
 
 
-@pytest.mark.xfail(strict=True, reason="src: floor(beta n) is taken of 0.29 * 100 = 28.999999999999996")
 def test_beta_means_the_decimal_that_was_written():
     rows = torch.cat([torch.full((29, 1), 1e9), torch.zeros(71, 1)]).double()
     assert float(everyone(TrimmedMean(0.29), rows)) == 0

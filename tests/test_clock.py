@@ -89,7 +89,6 @@ def test_edges_send_to_every_client_they_cover():
     assert cost(TwoLevel(CELLS, every=0), some(*range(N))).down == 7 * D * 4
 
 
-@pytest.mark.xfail(strict=True, reason="src: methods.md 18.3 counts a broadcast upload once, clock once for every edge")
 def test_a_bridge_uploads_once_and_all_its_edges_listen():
     assert cost(CELLS, some(*range(N))).up == N * D * 4
 

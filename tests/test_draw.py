@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polycentric.draw import bits, generator, normal, seed_of, shuffled, uniform
+from polycentric.draw import bits, normal, seed_of, seeded, shuffled, uniform
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
 WORD = (1 << 64) - 1
@@ -134,14 +134,18 @@ def test_every_order_of_three_is_equally_likely():
     assert abs(chi_square - 5) < 5 * math.sqrt(10)
 
 
-def test_an_ordinary_generator_is_seeded_by_the_key():
-    a, b = (torch.randn(3, generator=generator(1, "weights")) for _ in range(2))
-    assert torch.equal(a, b)
-    assert not torch.equal(a, torch.randn(3, generator=generator(2, "weights")))
+def test_modules_that_draw_by_themselves_draw_by_the_key():
+    def drawn(key):
+        with seeded(torch.device("cpu"), key, "modules"):
+            return torch.randn(3)
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
 
 
 def test_a_draw_leaves_torchs_own_generator_alone():
     before = torch.random.get_rng_state()
     uniform(1, torch.arange(5))
-    generator(1)
+    with seeded(torch.device("cpu"), 1):
+        torch.rand(1)
     assert torch.equal(before, torch.random.get_rng_state())

@@ -160,9 +160,7 @@ def test_lstm_equals_torch() -> None:
 
     symbols = torch.randint(80, (3, 12))
     states, _ = reference(module.embedding(symbols))
-    assert torch.allclose(
-        module.lstm2(module.lstm1(module.embedding(symbols))), states, rtol=1e-10, atol=1e-12
-    )
+    assert torch.allclose(module.lstm2(module.lstm1(module.embedding(symbols))), states, rtol=1e-10, atol=1e-12)
     assert torch.allclose(module(symbols), module.head(states[:, -1]), rtol=1e-10, atol=1e-12)
 
 
@@ -201,9 +199,7 @@ def _with_norm(norm: nn.Module) -> nn.Module:
 def test_other_norms_with_statistics_are_refused() -> None:
     with pytest.raises(Mistake, match=r"InstanceNorm2d at 'body.1'.*here nn.GroupNorm\(6, 6\)$"):
         check(_with_norm(nn.InstanceNorm2d(6, track_running_stats=True)))
-    with pytest.raises(
-        Mistake, match=r"LazyBatchNorm2d at 'body.1'.*nn.GroupNorm\(groups, channels\) instead$"
-    ):
+    with pytest.raises(Mistake, match=r"LazyBatchNorm2d at 'body.1'.*nn.GroupNorm\(groups, channels\) instead$"):
         check(_with_norm(nn.LazyBatchNorm2d()))
     with pytest.raises(Mistake, match=r"has BatchNorm2d: .* depends on the others in the batch.*\(2, 6\)$"):
         check(nn.BatchNorm2d(6, track_running_stats=False))
@@ -216,9 +212,7 @@ def test_norms_without_statistics_pass() -> None:
 
 
 def test_lazy_and_untrainable_are_refused() -> None:
-    with pytest.raises(
-        Mistake, match=r"^the model's '0.weight' has no shape yet: .* first, or write the sizes out"
-    ):
+    with pytest.raises(Mistake, match=r"^the model's '0.weight' has no shape yet: .* first, or write the sizes out"):
         check(nn.Sequential(nn.LazyLinear(3)))
     with pytest.raises(Mistake, match=r"^the model Flatten has no trainable parameters.*requires_grad=True$"):
         check(nn.Flatten())
@@ -247,9 +241,7 @@ def test_shapes_are_refused() -> None:
         "models that take it: char-lstm"
     ):
         build("mlp", (80,), 90, symbols=90)
-    with pytest.raises(
-        Mistake, match=r"'char-lstm' takes a text .* symbols > 0, not shape \(80,\); models that"
-    ):
+    with pytest.raises(Mistake, match=r"'char-lstm' takes a text .* symbols > 0, not shape \(80,\); models that"):
         build("char-lstm", (80,), 90)
     with pytest.raises(Mistake, match=r"'har-cnn' takes series .* at least 4 times, not shape \(6, 3\)"):
         build("har-cnn", (6, 3), 6)
@@ -259,9 +251,7 @@ def test_shapes_are_refused() -> None:
         build("mlp", (3,), 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "side"), [("mnist-cnn", 4), ("lg-lenet", 16), ("celeba-cnn", 1), ("vgg11", 32)]
-)
+@pytest.mark.parametrize(("name", "side"), [("mnist-cnn", 4), ("lg-lenet", 16), ("celeba-cnn", 1), ("vgg11", 32)])
 def test_smallest_images_work(name: str, side: int) -> None:
     assert build(name, (1, side, side), 2)(torch.zeros(2, 1, side, side)).shape == (2, 2)
     if side > 1:
@@ -345,8 +335,7 @@ def test_your_modules_refused(yours: str) -> None:
     ):
         build(f"{yours}:number", (7,), 3)
     with refused(
-        f"model '{yours}:nothing' made an object of type NoneType, not a torch.nn.Module; "
-        "return the module from it"
+        f"model '{yours}:nothing' made an object of type NoneType, not a torch.nn.Module; return the module from it"
     ):
         build(f"{yours}:nothing", (7,), 3)
     with refused(
@@ -367,7 +356,5 @@ def test_your_modules_refused(yours: str) -> None:
         build("polycentric_test_torn:Net", (7,), 3)
     with pytest.raises(Mistake, match="BatchNorm1d at '1'"):
         build(f"{yours}:normed", (7,), 3)
-    with pytest.raises(
-        Mistake, match="neither a known name nor 'module:attribute'; write for example 'mynet:Net'"
-    ):
+    with pytest.raises(Mistake, match="neither a known name nor 'module:attribute'; write for example 'mynet:Net'"):
         build(":Net", (7,), 3)

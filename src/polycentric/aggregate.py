@@ -141,7 +141,7 @@ class TrimmedMean(Robust):
     def of(self, rows: Tensor) -> Tensor:
         """The trimmed mean of rows (n, width), as (width,)."""
         n = len(rows)
-        cut = int(self.beta * n)
+        cut = _floor(self.beta * n)
         return _by_columns(rows, lambda part: part.sort(0).values[cut : n - cut].mean(0))
 
 
@@ -173,11 +173,16 @@ class Krum(Robust):
     def of(self, rows: Tensor) -> Tensor:
         """Krum of rows (n, width), as (width,)."""
         n = len(rows)
-        near = max(1, n - int(self.liars * n) - 2)
+        near = max(1, n - _floor(self.liars * n) - 2)
         centered = (rows - rows.median(0).values).double()
         squares = torch.cdist(centered, centered).square()
         score = squares.sort(1).values[:, 1 : 1 + near].sum(1)
         return rows[score.argsort(stable=True)[: self.keep]].mean(0)
+
+
+def _floor(x: float) -> int:
+    """The whole part, forgiving the last bit: 0.29 * 100 is 29 liars, not 28.999999999999996."""
+    return int(x + 1e-9)
 
 
 def _by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,12 +1,15 @@
 """What a round costs, read from the same matrices that did the work: bytes by direction.
 
-Every link of `down` carries one row of each received name, every link of `up` one row of each sent one. A
-center that lives at its client (`at_home`) talks to it for nothing.
+Every link of `down` carries one row of each received name. On the way up a client sends one row of each sent
+name, however many centers listen; between clients (`at_home`) every link is a message of its own, and a center
+that lives at its client talks to it for nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import torch
 
 from .cohort import Cohort
 from .method import Exchange, State
@@ -43,7 +46,8 @@ def traffic(trip: Trip, before: State) -> Traffic:
 
 def _links(exchange: Exchange, mixing: Mixing, cohort: Cohort, clients_receive: bool) -> int:
     receiver, sender, _ = mixing.links
-    if not exchange.topology.at_home:
-        return len(receiver)
     client, center = (receiver, sender) if clients_receive else (sender, receiver)
-    return int((cohort.index[client] != center).sum())
+    if exchange.topology.at_home:
+        return int((cohort.index[client] != center).sum())
+    # A client in several cells sends once, and all its edges listen.
+    return len(client) if clients_receive else len(torch.unique(client))

@@ -121,7 +121,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         if len(text) > 1 << 20:
             raise Mistake(f"{path} has {len(text)} bytes; a config has a few hundred")
         return tomllib.loads(text.decode("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Mistake(f"{path} cannot be read as TOML: {_one_line(error)}") from error
 
 
@@ -155,26 +155,50 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     """A method with some of its settings changed, all checked."""
     known = parameters(name)
-    flat = _flat(settings)
+    own, inner = _sorted_out(settings)
     values: dict[str, Any] = {}
-    for key in sorted(flat, key=lambda k: k.count(".")):  # a part before the fields of that part
-        head, _, rest = key.partition(".")
-        if head not in known:
-            raise unknown(f"setting of {name}", head, known)
-        if not rest:
-            values[head] = value_of(head, flat[key], known[head].annotation)
-            continue
-        part = values.get(head, known[head].default)
-        if not dataclasses.is_dataclass(part) or isinstance(part, type):
-            raise Mistake(f"{head} of {name} has no settings of its own, so '{key}' cannot be set")
-        fields = typing.get_type_hints(type(part))
-        if rest not in fields:
-            raise unknown(f"setting of {head}={type(part).__name__.lower()}", rest, fields)
-        values[head] = dataclasses.replace(part, **{rest: value_of(key, flat[key], fields[rest])})
+    for key in own | inner:
+        if key not in known:
+            raise unknown(f"setting of {name}", key, known)
+        wanted, fields = known[key].annotation, inner.get(key, {})
+        if key in own:
+            values[key] = value_of(key, own[key], wanted, fields)
+        elif dataclasses.is_dataclass(part := known[key].default) and not isinstance(part, type):
+            values[key] = _changed(key, part, fields)
+        else:
+            raise Mistake(f"{key} of {name} has no settings of its own, so '{key}.{next(iter(fields))}' cannot be set")
     return METHODS[name](**values)
 
 
-def value_of(key: str, value: Any, wanted: Any) -> Any:
+def _sorted_out(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Settings of the method, and settings of its parts: `select.n=5`, or a table {name, n}."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        head, dot, field = str(key).partition(".")
+        if dot:
+            inner.setdefault(head, {})[field] = value
+        elif isinstance(value, Mapping):
+            table = dict(value)
+            if "name" in table:
+                own[head] = table.pop("name")
+            if table:
+                inner.setdefault(head, {}).update(table)
+        else:
+            own[head] = value
+    return own, inner
+
+
+def _changed(key: str, part: Any, fields: Mapping[str, Any]) -> Any:
+    """A part with some of its fields replaced."""
+    known = typing.get_type_hints(type(part))
+    for field in fields:
+        if field not in known:
+            raise unknown(f"setting of {key}={type(part).__name__.lower()}", str(field), known)
+    return dataclasses.replace(part, **{f: value_of(f"{key}.{f}", v, known[f]) for f, v in fields.items()})
+
+
+def value_of(key: str, value: Any, wanted: Any, fields: Mapping[str, Any] | None = None) -> Any:
     """A word or a TOML value as the type a setting wants."""
     options = typing.get_args(wanted) if typing.get_origin(wanted) in (Union, types.UnionType) else (wanted,)
     text = value.strip() if isinstance(value, str) else value
@@ -182,7 +206,7 @@ def value_of(key: str, value: Any, wanted: Any) -> Any:
         return None
     for option in options:
         if option in PARTS:
-            return part_of(key, text, PARTS[option])
+            return part_of(key, text, PARTS[option], fields)
         if typing.get_origin(option) is tuple and typing.get_args(option)[0] in PARTS:
             catalog = PARTS[typing.get_args(option)[0]]
             items = text if isinstance(text, list) else [t for t in _split(str(text)) if t]
@@ -196,43 +220,36 @@ def value_of(key: str, value: Any, wanted: Any) -> Any:
     raise Mistake(f"{key} cannot be set from a config; set it in Python")
 
 
-def part_of(key: str, value: Any, catalog: Mapping[str, Callable[..., Any]]) -> Any:
-    """`uniform(n=10)` as the part it names."""
+def part_of(
+    key: str, value: Any, catalog: Mapping[str, Callable[..., Any]], fields: Mapping[str, Any] | None = None
+) -> Any:
+    """`uniform(n=10)` as the part it names; `fields` are given beside it and win."""
     match = re.fullmatch(r"([A-Za-z][\w-]*)(?:\((.*)\))?", str(value).strip(), re.DOTALL)
     if not match:
         raise Mistake(f"{key} must be one of {', '.join(catalog)}, like {next(iter(catalog))}, got '{value}'")
-    name, inside = match[1].lower(), match[2]
+    name, words = match[1].lower(), _split(match[2] or "")
     if name not in catalog:
         raise unknown(key, name, catalog)
     build = catalog[name]
     if build is KeepPrivate:
-        return KeepPrivate(*(_unquoted(item) for item in _split(inside or "")))
-    hints = {n: p for n, p in inspect.signature(build, eval_str=True).parameters.items()}
+        return KeepPrivate(*(_unquoted(word) for word in words))
+    known = dict(inspect.signature(build, eval_str=True).parameters)
     given: dict[str, Any] = {}
-    for position, item in enumerate(_split(inside or "")):
-        field, equals, word = item.partition("=")
-        field = field.strip() if equals else (list(hints) + [""] * len(hints))[position] if hints else ""
-        if field not in hints:
-            raise unknown(f"setting of {name}", field or item, hints)
-        given[field] = value_of(f"{key}.{field}", word if equals else item, hints[field].annotation)
-    missing = [n for n, p in hints.items() if p.default is p.empty and n not in given]
+    for position, word in enumerate(words):
+        field, equals, rest = word.partition("=")
+        field = field.strip() if equals else list(known)[position] if position < len(known) else ""
+        if field in given:
+            raise Mistake(f"{name} is given {field} twice in {key}={value}")
+        given[field] = rest if equals else word
+    given |= fields or {}
+    for field in given:
+        if field not in known:
+            taken = f"setting of {name}", str(field), known
+            raise unknown(*taken) if known else Mistake(f"{name} has no settings, got '{value}'")
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
     if missing:
         raise Mistake(f"{name} needs {missing[0]}: write {key}={name}({missing[0]}=...)")
-    return build(**given)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables with dotted keys; a table that has a `name` is a part."""
-    out: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            inner = dict(value)
-            if "name" in inner:
-                out[f"{prefix}{key}"] = inner.pop("name")
-            out |= _flat(inner, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out
+    return build(**{f: value_of(f"{key}.{f}", v, known[f].annotation) for f, v in given.items()})
 
 
 def _scalar(key: str, value: Any, wanted: type) -> Any:

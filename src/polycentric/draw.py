@@ -13,6 +13,8 @@ on wrapping 64-bit integers: the same bits on every device.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -60,14 +62,19 @@ def shuffled(segment: Tensor, *key: Key) -> Tensor:
     return order[torch.argsort(segment[order], stable=True)]
 
 
-def generator(*key: Key) -> torch.Generator:
-    """An ordinary generator seeded by a key, for libraries that want one (weights, dropout)."""
-    return torch.Generator().manual_seed(seed_of(*key))
-
-
 def seed_of(*key: Key) -> int:
     """A non-negative 63-bit seed for other libraries' generators."""
     return int(bits(*key)) & ((1 << 63) - 1)
+
+
+@contextmanager
+def seeded(device: torch.device, *key: Key) -> Iterator[None]:
+    """Seed torch's own generators for a while, for modules that draw by themselves (dropout)."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed_of(*key))
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed_of(*key))
+        yield
 
 
 def _mixed(h: Tensor) -> Tensor:

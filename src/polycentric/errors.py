@@ -12,6 +12,10 @@ from collections.abc import Iterable
 class Mistake(ValueError):
     """A mistake in what was asked for; the command prints it as one line and exits with 2."""
 
+    def __init__(self, message: str) -> None:
+        # What is quoted may hold line breaks or terminal codes; the message stays one printable line.
+        super().__init__("".join(c if c.isprintable() else " " for c in message))
+
 
 class Diverged(RuntimeError):
     """Most of a cohort sent numbers that are not finite; the state before that round is kept."""

@@ -60,7 +60,7 @@ def _predictions(
             row = {"model": state.centers["model"][center]}
             for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK):
                 index = index.to(split.x.device)
-                yield index, clients.task.outputs(row, clients.task.inputs(split.x[index]))
+                yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in everyone[by_size].blocks(clients.block_size):

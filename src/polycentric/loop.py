@@ -22,7 +22,7 @@ from .evaluate import evaluate
 from .learn import Train
 from .machine import device_of, versions
 from .method import Method, State
-from .metrics import Scores, agreement
+from .metrics import Scores, agreement, plain
 from .models import default
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, run_round
@@ -103,9 +103,9 @@ class Run:
             "rounds": self.state.round,
             "seconds": round(self.seconds, 3),
             "run_dir": str(self.folder.path) if self.folder else None,
-            "metrics": self.metrics,
-            "initial": self.scores["initial"].summary() if "initial" in self.scores else None,
-            "personalised": personalised.summary() if personalised else None,
+            "metrics": plain(self.metrics),
+            "initial": plain(self.scores["initial"].summary()) if "initial" in self.scores else None,
+            "personalised": plain(personalised.summary()) if personalised else None,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
             "simulated_seconds": None,
@@ -146,16 +146,20 @@ class Run:
         began, saved = time.monotonic(), time.monotonic()
         if not self.history:
             self._evaluate([])
+        whole = (self.state, self.tally, self.best, len(self.history))
         try:
             while self.state.round < self.schedule.rounds and not self.stopped:
                 self._round(watch)
+                whole = (self.state, self.tally, self.best, len(self.history))
                 every = self.schedule.checkpoint_every
                 due = self.state.round % every == 0 if every else time.monotonic() - saved > CHECKPOINT_SECONDS
                 if due:
                     self._checkpoint()
                     saved = time.monotonic()
         except (KeyboardInterrupt, Diverged):
-            self._checkpoint()  # the state after the last whole round
+            self.state, self.tally, self.best, lines = whole
+            del self.history[lines:]
+            self._checkpoint()  # the last whole round, with its evaluation
             raise
         self._finish()
         self.seconds += time.monotonic() - began
@@ -208,6 +212,7 @@ class Run:
             row |= {f"valid_{name}": value for name, value in valid.items()}
             if trips:
                 self._judge(valid)
+        row = plain(row)
         self.history.append(row)
         if self.folder:
             self.folder.append_metrics(row)
@@ -229,7 +234,7 @@ class Run:
         """The first evaluated round that reached the target accuracy."""
         if self.schedule.target is None:
             return None
-        there = (row["round"] for row in self.history if row.get("micro_accuracy", 0.0) >= self.schedule.target)
+        there = (row["round"] for row in self.history if (row.get("micro_accuracy") or 0.0) >= self.schedule.target)
         return next(there, None)
 
     @property

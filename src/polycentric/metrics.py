@@ -16,6 +16,8 @@ Clients without test examples count nowhere, and are counted.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +65,11 @@ class Scores:
             }
         out["clients_without_examples"] = float((~self.there).sum())
         return out
+
+
+def plain(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers as JSON can hold them: what is not finite is nothing."""
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def score(predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int) -> Scores:

@@ -24,7 +24,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, overload
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
 from torch import Tensor
 
 from .errors import Mistake
@@ -34,6 +36,7 @@ Rest = Literal["share", "keep", "none"]
 # Rows of this many senders are added in the stack's own type; the pieces are added in float64. So a mean over
 # a million float32 models is as good as over a hundred, at the price of one matrix product.
 PIECE = 64
+COLUMNS = 1 << 16  # numbers of a row widened at once by a sparse product
 
 
 class Links(NamedTuple):
@@ -82,7 +85,13 @@ class Mixing:
         receiver: Tensor, sender: Tensor, weight: Tensor, shape: tuple[int, int], rest: Rest = "share"
     ) -> Mixing:
         """Links one by one; the same pair named twice adds up."""
-        return Mixing("sparse", shape, weight.double().cpu(), receiver.cpu(), sender.cpu(), rest)
+        receiver, sender, weight = receiver.cpu().long(), sender.cpu().long(), weight.cpu().double()
+        _check_lengths(receiver, sender, weight)
+        _check_indices("receiver", receiver, shape[0])
+        _check_indices("sender", sender, shape[1])
+        pair, place = torch.unique(receiver * shape[1] + sender, return_inverse=True)
+        merged = torch.zeros(len(pair), dtype=torch.float64).index_add_(0, place, weight)
+        return Mixing("sparse", shape, merged, pair // max(shape[1], 1), pair % max(shape[1], 1), rest)
 
     @staticmethod
     def gather(index: Tensor, n_senders: int, rest: Rest = "share", of: str | None = None) -> Mixing:
@@ -95,6 +104,7 @@ class Mixing:
         """Sender s is heard by receiver `index[s]`, with `weight[s]` (default: one)."""
         index, columns = index.cpu().long(), torch.arange(len(index))
         weight = torch.ones(len(index)) if weight is None else weight.cpu()
+        _check_lengths(index, columns, weight)
         return Mixing("scatter", (n_receivers, len(index)), weight.double(), index, columns, rest)
 
     def __post_init__(self) -> None:
@@ -171,15 +181,11 @@ class Mixing:
         if rest == "share" and bool((mine.weight < 0).any() or (other.weight < 0).any()):
             rest = "keep"  # complete rows with negative entries: a product of gossip steps
         a, b = mine.links, other._settled(empty_rows=True).links
-        left = torch.sparse_coo_tensor(
-            torch.stack([a.receiver, a.sender]), a.weight, self.shape, check_invariants=False
-        )
-        right = torch.sparse_coo_tensor(
-            torch.stack([b.receiver, b.sender]), b.weight, other.shape, check_invariants=False
-        )
-        both = torch.sparse.mm(left, right).coalesce()
-        index = both.indices()
-        product = Mixing.sparse(index[0], index[1], both.values(), (self.shape[0], other.shape[1]), rest)
+        left = coo_array((a.weight, (a.receiver, a.sender)), shape=self.shape).tocsr()
+        right = coo_array((b.weight, (b.receiver, b.sender)), shape=other.shape).tocsr()
+        both = (left @ right).tocoo()
+        index, weight = torch.as_tensor(np.stack([both.row, both.col])), torch.as_tensor(both.data)
+        product = Mixing.sparse(index[0], index[1], weight, (self.shape[0], other.shape[1]), rest)
         return product if "sparse" in (self.form, other.form) else Mixing.dense(product.to_dense(), rest)
 
     def product(self, rows: Tensor) -> Tensor:
@@ -195,10 +201,13 @@ class Mixing:
             for first in range(0, self.shape[1], PIECE):
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
         elif self.form == "sparse":
+            links = torch.stack([self.receiver, self.sender]).to(rows.device)
             weight = torch.sparse_coo_tensor(
-                torch.stack([self.receiver, self.sender]), self.weight, self.shape, check_invariants=False
+                links, self.weight.to(rows.device), self.shape, check_invariants=False, is_coalesced=True
             )
-            out += torch.sparse.mm(weight.to(rows), rows)
+            for first in range(0, rows.shape[1], COLUMNS):  # a row may hear very many: all of it in float64
+                part = slice(first, first + COLUMNS)
+                out[:, part] += torch.sparse.mm(weight, rows[:, part].double())
         elif self.form == "gather":
             out += self._received(rows)
         else:
@@ -253,6 +262,14 @@ def stationary(mixing: Mixing) -> Tensor:
     values, vectors = torch.linalg.eig(matrix.T)
     leading: Tensor = vectors[:, (values - 1).abs().argmin()].real
     return leading / leading.sum()
+
+
+def _check_lengths(receiver: Tensor, sender: Tensor, weight: Tensor) -> None:
+    if not len(receiver) == len(sender) == len(weight):
+        raise Mistake(
+            f"a Mixing has {len(receiver)} receivers, {len(sender)} senders and {len(weight)} weights in its links; "
+            "every link has one of each"
+        )
 
 
 def _check_indices(what: str, index: Tensor, n: int) -> None:

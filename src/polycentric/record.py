@@ -88,6 +88,8 @@ class Folder:
         """The folder of a run that was begun."""
         if not (path / "config.json").is_file():
             raise Mistake(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
+        for left in [*path.glob(".*.tmp"), *path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
+            left.unlink(missing_ok=True)
         return Folder(path)
 
     # -- small files ---------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Folder:
             "tally": asdict(checkpoint.tally),
             "history": list(checkpoint.history),
         }
-        self.write_json(f"checkpoints/{stem}.json", manifest)
+        self.write_json(f"checkpoints/{stem}.json", manifest | {"check": _check_of(manifest)})
         for old in self._manifests()[KEEP:]:
             old.unlink(missing_ok=True)
             old.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -148,9 +150,11 @@ class Folder:
         for manifest in self._manifests():
             try:
                 found = json.loads(manifest.read_text(encoding="utf-8"))
+                if found.pop("check") != _check_of(found):
+                    raise ValueError("its manifest was changed")
                 state = _load_state(manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device)
                 return Checkpoint(state, Tally(**found["tally"]), tuple(found["history"])), problems
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
         return None, problems
 
@@ -168,11 +172,13 @@ class Folder:
         found = self.read_json("best.json")
         try:
             return _load_state(self.path / "best.safetensors", found["sha256"], int(found["round"]), device)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise Mistake(f"the best model of {self.path} is damaged: {error}") from error
 
     def _manifests(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("round-*.json"), reverse=True)
+        """Newest first."""
+        found = (self.path / "checkpoints").glob("round-*.json")
+        return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
 
 
 def _save_state(path: Path, state: State) -> str:
@@ -195,6 +201,10 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
     return state
 
 
+def _check_of(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -202,7 +212,7 @@ def _digest(path: Path) -> str:
 
 def _replace(path: Path, write: Callable[[Path], object]) -> str:
     """Write a file under another name, sync it, give it its name; returns its digest."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _spoken(path):
         try:
             write(temporary)

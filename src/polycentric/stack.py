@@ -83,6 +83,10 @@ class Cut:
 
     patterns: Mapping[str, tuple[str, ...]]
 
+    def __post_init__(self) -> None:
+        if "model" in self.patterns:
+            raise Mistake("a Cut cannot name 'model': that is what no other name takes")
+
     def layouts(self, whole: Layout) -> dict[str, Layout]:
         """The layout of every name; together they hold each parameter exactly once."""
         left, out = list(whole.names), {}

@@ -7,6 +7,7 @@ task.losses(row, batch) the loss of every example, (batch,)
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,8 +67,9 @@ class Task:
         device: torch.device | str = "cpu",
     ) -> Task:
         """The task of fitting a model to a federation's data."""
+        model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
         module = build(model, federation.shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
-        module = module.to(dtype=dtype, device=device)
+        module = module.to(dtype=dtype, device=device).train()
         loss = loss or (class_error if federation.classes else squared_error)
         task = Task(module, loss, cut, dtype, federation.symbols)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
@@ -116,6 +118,14 @@ class Task:
         parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
         return torch.as_tensor(functional_call(self.module, parameters, (x,)))
 
+    def predict(self, row: Stacks, x: Tensor) -> Tensor:
+        """The outputs with dropout and the like switched off."""
+        self.module.eval()
+        try:
+            return self.outputs(row, x)
+        finally:
+            self.module.train()
+
     def losses(self, row: Stacks, batch: Batch) -> Tensor:
         """The loss of every example, (batch,)."""
         return self.loss(self.outputs(row, batch.x), batch.y)
@@ -125,12 +135,13 @@ class Task:
         return (self.losses(row, batch) * batch.weight).sum()
 
     def loaded(self, row: Stacks) -> nn.Module:
-        """The module itself with one row's parameters, for export."""
+        """A module of its own with one row's parameters, ready to predict."""
+        module = copy.deepcopy(self.module)
         parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
-        missing = self.module.load_state_dict(parameters, strict=False)
+        missing = module.load_state_dict(parameters, strict=False)
         if missing.unexpected_keys:
             raise Mistake(f"the model has no parameter {missing.unexpected_keys[0]}")
-        return self.module
+        return module.eval()
 
 
 def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:

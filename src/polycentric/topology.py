@@ -173,6 +173,10 @@ class Cells(Topology):
         require(self.bridge > 0, f"Cells.bridge must be positive, got {self.bridge}")
         cells = self.cells.to_sparse() if not self.cells.is_sparse else self.cells
         cells = cells.coalesce()
+        there = cells.values() != 0  # a stored zero covers nobody
+        cells = torch.sparse_coo_tensor(
+            cells.indices()[:, there], cells.values()[there], cells.shape, check_invariants=False, is_coalesced=True
+        )
         object.__setattr__(self, "cells", cells)
         covered = torch.zeros(cells.shape[1], dtype=torch.int64)
         covered.index_add_(0, cells.indices()[1], torch.ones(cells.indices().shape[1], dtype=torch.int64))
@@ -370,9 +374,9 @@ def squared_distances(rows: Tensor, centers: Tensor) -> Tensor:
     everything is moved to the middle of the centers first; sums run in float64 over pieces of the width.
     """
     out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
-    middle = centers.mean(0)
+    middle = centers.double().mean(0)
     for first in range(0, rows.shape[1], 1 << 16):
         part = slice(first, first + (1 << 16))
-        a, b = (rows[:, part] - middle[part]).double(), (centers[:, part] - middle[part]).double()
+        a, b = rows[:, part].double() - middle[part], centers[:, part].double() - middle[part]
         out += a.square().sum(1)[:, None] - 2 * a @ b.T + b.square().sum(1)
     return out.clamp_(min=0)

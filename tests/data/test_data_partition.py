@@ -70,9 +70,7 @@ def partitions(clients: int) -> Iterator[Partition]:
     test=st.booleans(),
     valid=st.sampled_from([0.0, 0.25]),
 )
-def test_every_example_is_dealt_exactly_once(
-    n: int, clients: int, seed: int, test: bool, valid: float
-) -> None:
+def test_every_example_is_dealt_exactly_once(n: int, clients: int, seed: int, test: bool, valid: float) -> None:
     pool = numbered(n, 5, test=test)
     for partition in partitions(clients):
         federation = deal(pool, partition, seed, valid=valid)

@@ -35,9 +35,7 @@ def federation_of(counts: list[list[int]]) -> Federation:
     y = torch.cat([torch.repeat_interleave(torch.arange(table.shape[1]), row) for row in table])
     client = torch.repeat_interleave(torch.arange(len(table)), table.sum(1))
     names = tuple(f"client {k}" for k in range(len(table)))
-    pool = Pool(
-        "made", torch.zeros(len(y), 2), y, tuple("abcdefgh"[: table.shape[1]]), client=client, clients=names
-    )
+    pool = Pool("made", torch.zeros(len(y), 2), y, tuple("abcdefgh"[: table.shape[1]]), client=client, clients=names)
     return deal(pool, Natural(), test=0.0)
 
 
@@ -55,9 +53,7 @@ def test_counts_are_counted() -> None:
 def test_known_distances() -> None:
     assert heterogeneity(federation_of([[5, 5], [50, 50]])) == pytest.approx(0)
     assert heterogeneity(federation_of([[4, 0], [0, 4]])) == pytest.approx(0.5)
-    assert heterogeneity(
-        federation_of([[4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]])
-    ) == pytest.approx(0.75)
+    assert heterogeneity(federation_of([[4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]])) == pytest.approx(0.75)
     assert heterogeneity(federation_of([[9, 0], [0, 1]])) == pytest.approx(0.9 * 0.1 + 0.1 * 0.9)
 
 

@@ -157,9 +157,7 @@ def test_layout_with_everything(tmp_path: Path) -> None:
     assert pool.clients == ("-5", "9", "70") and pool.client is not None
     assert [pool.clients[k] for k in pool.client] == [str(i) for i in content["client"]]
     assert pool.test is not None and np.array_equal(pool.test.numpy(), content["test"])
-    assert (
-        pool.common_test is not None and pool.group_names == ("left", "right") and pool.protected is not None
-    )
+    assert pool.common_test is not None and pool.group_names == ("left", "right") and pool.protected is not None
 
 
 @pytest.mark.parametrize(
@@ -171,9 +169,7 @@ def test_layout_with_everything(tmp_path: Path) -> None:
         (np.asfortranarray(np.zeros((12, 4, 5), np.uint8)), (12, 1, 4, 5), torch.uint8),
     ],
 )
-def test_layout_turns_channels_to_the_front(
-    tmp_path: Path, x: Any, shape: tuple[int, ...], kind: torch.dtype
-) -> None:
+def test_layout_turns_channels_to_the_front(tmp_path: Path, x: Any, shape: tuple[int, ...], kind: torch.dtype) -> None:
     pool = sound(npz(written(tmp_path / "small.npz", arrays(x=x))))
     assert tuple(pool.x.shape) == shape and pool.x.dtype == kind
 
@@ -278,9 +274,7 @@ def test_names_cannot_reach_the_terminal_as_commands(tmp_path: Path) -> None:
     assert npz(path).classes == ("\\x1b[31m", "\\n", "b")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"P", b"PK", b"hello", b"PK\x03\x04" + bytes(100), pickle.dumps([1])]
-)
+@pytest.mark.parametrize("content", [b"", b"P", b"PK", b"hello", b"PK\x03\x04" + bytes(100), pickle.dumps([1])])
 def test_files_that_are_no_archives(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file.npz"
     path.write_bytes(content)
@@ -566,9 +560,7 @@ def test_leaf_messages(tmp_path: Path) -> None:
     pool = sound(read(leaf_folder(tmp_path / "sent140", lambda i: row, lambda i: i % 2)))
     assert tuple(pool.x.shape) == (18, 25) and pool.symbols == 10_000
     assert (pool.x[0] > 0).tolist() == [False] * 21 + [True] * 4
-    again = sound(
-        read(leaf_folder(tmp_path / "again", lambda i: [*row[:4], "good MORNING , world"], lambda i: 0))
-    )
+    again = sound(read(leaf_folder(tmp_path / "again", lambda i: [*row[:4], "good MORNING , world"], lambda i: 0)))
     assert torch.equal(again.x[0], pool.x[0])
 
 
@@ -638,14 +630,10 @@ def test_hugging_face() -> None:
 
     train = Columns({"label": Names()}, image=images, label=[0, 1, 1, 0], who=["b", "a", "a", "b"])
     pool = sound(data.hugging_face(train, client="who"))
-    assert (
-        tuple(pool.x.shape) == (4, 3, 5, 6) and pool.classes == ("no", "yes") and pool.clients == ("a", "b")
-    )
+    assert tuple(pool.x.shape) == (4, 3, 5, 6) and pool.classes == ("no", "yes") and pool.clients == ("a", "b")
     both = sound(data.hugging_face(train, test=train))
     assert both.test is not None and both.test.tolist() == [False] * 4 + [True] * 4
-    flagged = sound(
-        data.hugging_face(Columns(f=[[1, 2], [3, 4]], label=["u", "v"], t=[0, 1]), image="f", test="t")
-    )
+    flagged = sound(data.hugging_face(Columns(f=[[1, 2], [3, 4]], label=["u", "v"], t=[0, 1]), image="f", test="t"))
     assert flagged.x.dtype == torch.float32 and flagged.classes == ("u", "v")
     assert flagged.test is not None and flagged.test.tolist() == [False, True]
     arrays_ = Columns(image=[np.zeros((5, 6), np.uint8)] * 2, label=[0.5, 1.5])
@@ -663,9 +651,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two folders of data and an empty cache."""
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-    monkeypatch.setenv(
-        "POLYCENTRIC_DATA", os.pathsep.join([str(tmp_path / "one"), "", str(tmp_path / "two")])
-    )
+    monkeypatch.setenv("POLYCENTRIC_DATA", os.pathsep.join([str(tmp_path / "one"), "", str(tmp_path / "two")]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
@@ -688,16 +674,12 @@ def test_names_are_looked_up_in_order(places: Path) -> None:
 
 SOURCES: dict[str, Callable[[Path], Pool]] = {
     "images": lambda tmp: npz(written(tmp / "a.npz", arrays())),
-    "colour": lambda tmp: npz(
-        written(tmp / "a.npz", arrays(x=np.arange(720).astype(np.uint8).reshape(12, 4, 5, 3)))
-    ),
+    "colour": lambda tmp: npz(written(tmp / "a.npz", arrays(x=np.arange(720).astype(np.uint8).reshape(12, 4, 5, 3)))),
     "series": lambda tmp: npz(written(tmp / "a.npz", arrays(x=np.arange(240.0).reshape(12, 10, 2)))),
     "text": lambda tmp: npz(text_file(tmp / "a.npz")),
     "idx": lambda tmp: read(idx_folder(tmp / "set")),
     "leaf": lambda tmp: read(leaf_folder(tmp / "set", lambda i: [i / 10] * 784, lambda i: i)),
-    "messages": lambda tmp: read(
-        leaf_folder(tmp / "set", lambda i: [*"abcd", "some words"], lambda i: i % 2)
-    ),
+    "messages": lambda tmp: read(leaf_folder(tmp / "set", lambda i: [*"abcd", "some words"], lambda i: i % 2)),
 }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cohort import Cohort
 from ..data import Split
-from ..draw import seed_of
+from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Schedule
@@ -31,8 +31,7 @@ class Looped:
         for k, (client, n_steps) in enumerate(zip(cohort.index.tolist(), schedule.steps, strict=True)):
             row, mine = {n: v[k] for n, v in rows.items()}, {n: v[k] for n, v in carry.items()}
             counts = schedule.counts[:, k].tolist()
-            with torch.random.fork_rng(devices=[]):  # dropout and the like: the client's own numbers
-                torch.manual_seed(seed_of(cohort.seed, cohort.round, client, "modules"))
+            with seeded(self.task.device, cohort.seed, cohort.round, client, "modules"):  # dropout and the like
                 for s in range(n_steps):
                     try:
                         mine = learner.step(mine, row, self._batch(schedule, s, k, counts[s]), self.client)
@@ -50,7 +49,7 @@ class Looped:
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
         with torch.no_grad():
-            each = [self.task.outputs({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
+            each = [self.task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
         return torch.stack(each)
 
 

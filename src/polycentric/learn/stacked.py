@@ -4,6 +4,9 @@ Clients of unequal size take unequal numbers of steps. The block is sorted by st
 clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away. The
 steps between two departures are a *stretch*, all of one shape; on a GPU a long stretch is captured once as a
 CUDA graph and replayed, since launching a step's many small kernels costs more than running them.
+
+Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
+those of the looped executor.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from torch.func import grad, vmap
 
 from ..cohort import Cohort
 from ..data import Split
-from ..draw import seed_of
+from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Schedule
@@ -48,8 +51,7 @@ class Stacked:
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
         schedule = Schedule(self.split, cohort, plan)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(cohort.seed, cohort.round, int(cohort.index[0]), "modules"))
+        with seeded(self.task.device, cohort.seed, cohort.round, cohort.index[0], "modules"):
             carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, schedule)
         out = learner.end(carry, rows, cohort)
         if in_order:
@@ -85,7 +87,9 @@ class Stacked:
         if key not in self.graphs:
             if len(self.graphs) >= GRAPHS:
                 self.graphs.pop(next(iter(self.graphs)))
-            self.graphs[key] = Captured(lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0])
+            self.graphs[key] = Captured(
+                lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0]
+            )
         return self.graphs[key].run(carry, rows, (index[s] for s in steps), (weight[s] for s in steps))
 
     def _batch(self, index: Tensor, weight: Tensor) -> Batch:
@@ -95,7 +99,7 @@ class Stacked:
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
         with torch.no_grad():
-            return vmap(self.task.outputs, randomness="different")(rows, x)
+            return vmap(self.task.predict, randomness="different")(rows, x)
 
 
 class Captured:

@@ -6,6 +6,7 @@ for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,7 +52,7 @@ class Train(Learner):
     trains: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"lr must not be negative, got {self.lr}; try 0.1")
+        require(0 <= self.lr < math.inf, f"lr must be a number from 0 up, got {self.lr}; try 0.1")
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
         require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
