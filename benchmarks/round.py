@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from polycentric import Simulation, Task, Train, fedavg
 from polycentric.data import Federation, Split
 from polycentric.learn import Schedule
+from polycentric.machine import keep_freed_memory
 from polycentric.round import run_round
 
 WORK = {  # model: (shape, classes)
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--executor", default="auto", choices=["auto", "looped", "stacked"])
     args = parser.parse_args()
+    keep_freed_memory()  # for both sides
     torch.set_num_threads(1)
     for name in args.models:
         print(

@@ -10,7 +10,7 @@ import polycentric
 from polycentric.clock import Traffic, traffic
 from polycentric.cohort import Cohort
 from polycentric.learn import Train
-from polycentric.method import Exchange, Method
+from polycentric.method import Exchange, Held, Method
 from polycentric.round import Trip, run_round
 from polycentric.stack import KeepPrivate
 from polycentric.topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
@@ -72,13 +72,15 @@ def test_whoever_is_asked_receives_and_whoever_arrived_has_sent():
 
 
 def test_every_name_that_travels_is_paid_for():
-    together = cost(Star(), some(0, 1), sends=("model", "fisher", "count"), widths={"count": 1}, receives=("model",))
+    together = cost(
+        Star(), some(0, 1), sends=("model", "fisher", "count"), holds={"count": Held(1)}, receives=("model",)
+    )
     assert together == Traffic(2 * D * 4, 2 * (D + D + 1) * 4)
 
 
 def test_a_scalar_that_is_told_costs_one_number():  # AFL: + 1 scalar
     assert cost(Star(), some(0, 1, 2), tells=("loss",)) == Traffic(3 * D * 4, 3 * (D + 1) * 4)
-    assert cost(Star(), some(0, 1), tells=("loss",), widths={"loss": 5}) == Traffic(2 * D * 4, 2 * (D + 5) * 4)
+    assert cost(Star(), some(0, 1), tells=("loss",), holds={"loss": Held(5)}) == Traffic(2 * D * 4, 2 * (D + 5) * 4)
 
 
 CELLS = Cells(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]))  # client 2 is a bridge

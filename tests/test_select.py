@@ -164,12 +164,12 @@ def test_stragglers_remember_and_note_what_the_inner_selection_does():
         def remembers(self, n_clients):
             return {"value": torch.zeros(n_clients)}
 
-        def note(self, sent):
+        def note(self, cohort, sent):
             return {"value": sent["loss"]}
 
     slow = Stragglers(Curious(), 0.5)
     assert torch.equal(slow.remembers(3)["value"], torch.zeros(3))
-    assert torch.equal(slow.note({"loss": torch.ones(2)})["value"], torch.ones(2))
+    assert torch.equal(slow.note(None, {"loss": torch.ones(2)})["value"], torch.ones(2))
 
 
 @pytest.mark.parametrize(

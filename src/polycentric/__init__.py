@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from .method import Exchange, Method, State
     from .methods import METHODS
     from .methods.fedavg import fedavg
+    from .methods.fedcurv import fedcurv
+    from .methods.feddane import feddane
     from .methods.feddist import feddist
     from .methods.feddws import feddws
     from .methods.fedprox import fedprox
     from .methods.fedsgd import fedsgd
+    from .methods.fomaml import fomaml
+    from .methods.maml import maml
+    from .methods.meta import meta
     from .methods.nofed import nofed
+    from .methods.reptile import reptile
     from .mixing import Mixing
-    from .objective import Prox
+    from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
     from .round import run_round
-    from .select import Everyone, Poisson, Stragglers, Uniform
+    from .select import Active, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
     from .task import Task
     from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
@@ -37,12 +43,12 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg feddist feddws fedprox fedsgd nofed",
+    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fomaml maml meta nofed reptile",
     "mixing": "Mixing",
-    "objective": "Prox",
+    "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
     "round": "run_round",
-    "select": "Everyone Poisson Stragglers Uniform",
+    "select": "Active Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
     "task": "Task",
     "topology": "Alone Cells Clusters Graph Star TwoLevel metropolis",
@@ -63,11 +69,13 @@ def __dir__() -> list[str]:
 __all__ = [
     "METHODS",
     "SGD",
+    "Active",
     "Adam",
     "Alone",
     "Average",
     "Cells",
     "Clusters",
+    "Curvature",
     "Dirichlet",
     "Diverged",
     "Everyone",
@@ -102,13 +110,19 @@ __all__ = [
     "TwoLevel",
     "Uniform",
     "fedavg",
+    "fedcurv",
+    "feddane",
     "feddist",
     "feddws",
     "fedprox",
     "fedsgd",
+    "fomaml",
     "load",
+    "maml",
+    "meta",
     "metropolis",
     "nofed",
+    "reptile",
     "run",
     "run_round",
 ]

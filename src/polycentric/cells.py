@@ -45,27 +45,31 @@ def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation 
     return resume(settings.prepare(federation), folder, watch)
 
 
+def home(settings: Settings, parent: Path) -> Path:
+    """Where a cell's run is, or will be."""
+    return parent / f"{settings.method}-{digest(settings)}"
+
+
+def finished(settings: Settings, parent: Path) -> dict[str, Any] | None:
+    """The summary of a cell that was run to its end; None if it was not."""
+    path = home(settings, parent)
+    return Folder(path).read_json("summary.json") if (path / "summary.json").is_file() else None
+
+
 def run_cell(
     settings: Settings, parent: Path, federation: Federation | None = None, watch: Watcher | None = None
 ) -> dict[str, Any]:
     """The summary of one cell, run only as far as it has to be."""
-    path = parent / f"{settings.method}-{digest(settings)}"
+    if done := finished(settings, parent):
+        return done
+    path = home(settings, parent)
     try:
-        if (path / "summary.json").is_file():
-            return Folder(path).read_json("summary.json")
         if (path / "environment.json").is_file():
             return reopen(Folder.open(path), watch, federation)[0].summary()
-        path.mkdir(parents=True, exist_ok=True)
-        folder = Folder(path)
-        (path / "checkpoints").mkdir(exist_ok=True)
-        return enter(settings.prepare(federation), settings, folder).go(watch).summary()
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        return enter(settings.prepare(federation), settings, Folder(path)).go(watch).summary()
     except Diverged as error:
-        return {
-            "method": settings.method,
-            "seed": settings.seed,
-            "diverged": str(error),
-            "run_dir": str(path),
-        }
+        return {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
 
 
 def run_cells(

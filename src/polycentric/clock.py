@@ -40,7 +40,7 @@ def traffic(trip: Trip, before: State) -> Traffic:
         mixing = topology.up(before.memory, trip.arrived, name)
         stack = centers[name]
         up += _links(exchange, mixing, trip.arrived, clients_receive=False) * stack.shape[1] * stack.element_size()
-    told = sum(exchange.widths.get(name, 1) for name in exchange.tells)
+    told = sum(exchange.holds[name].width if name in exchange.holds else 1 for name in exchange.told)
     return Traffic(down, up + told * len(trip.arrived) * centers["model"].element_size())
 
 

@@ -20,13 +20,15 @@ class Cohort:
     seed: int
     round: int
     turn: int = 0  # which exchange of the round
+    count: Tensor | None = None  # (cohort,) how much a client counts beside its examples; None: all the same
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, which: Tensor | slice) -> Cohort:
         """Some of these clients: by mask, by position or by slice."""
-        return replace(self, index=self.index[which], sizes=self.sizes[which], effort=self.effort[which])
+        count = None if self.count is None else self.count[which]
+        return replace(self, index=self.index[which], sizes=self.sizes[which], effort=self.effort[which], count=count)
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -34,9 +36,14 @@ class Cohort:
         return self.seed, self.round, self.turn
 
     @property
+    def counts(self) -> Tensor:
+        """How much every client counts in a mean over clients, float64."""
+        return torch.ones(len(self), dtype=torch.float64) if self.count is None else self.count.double()
+
+    @property
     def weights(self) -> Tensor:
-        """The sizes as float64, for means by data size."""
-        return self.sizes.double()
+        """How much every client counts in a mean over examples, float64."""
+        return self.sizes.double() * self.counts
 
     def blocks(self, size: int) -> Iterator[Cohort]:
         """The cohort in pieces of at most `size` clients."""
@@ -51,4 +58,5 @@ class Cohort:
             index=torch.cat([part.index for part in parts]),
             sizes=torch.cat([part.sizes for part in parts]),
             effort=torch.cat([part.effort for part in parts]),
+            count=None if all(part.count is None for part in parts) else torch.cat([part.counts for part in parts]),
         )

@@ -21,24 +21,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
 from .data import Federation, load, parse
-from .errors import Mistake, unknown
+from .errors import Mistake, require, unknown
 from .learn import Train
 from .loop import Run, Schedule, prepare
 from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
-from .select import Everyone, Poisson, Select, Uniform
+from .select import Active, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
 # For every kind of part: what it may be called in a config, and what that builds.
 PARTS: dict[object, dict[str, Callable[..., Any]]] = {
-    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson},
+    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active},
     Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
     Aggregate: {"mean": Mean, "trimmed-mean": TrimmedMean, "median": Median, "krum": Krum},
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
 }
+
+LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
 
 
 class Settings(BaseModel):
@@ -49,11 +51,11 @@ class Settings(BaseModel):
     method: str
     data: str = "digits"
     partition: str | None = None
-    clients: int | None = Field(default=None, ge=1)
+    clients: int | None = Field(default=None, ge=1, le=LARGEST)
     valid: float = Field(default=0.0, ge=0, lt=1)
     model: str | None = None
-    rounds: int = Field(default=50, ge=0)
-    seed: int = Field(default=0, ge=0)
+    rounds: int = Field(default=50, ge=0, le=LARGEST)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     set: dict[str, Any] = Field(default_factory=dict)
     evaluate_every: int | None = Field(default=None, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)
@@ -122,7 +124,14 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise Mistake(f"{path} has {len(text)} bytes; a config has a few hundred")
         return tomllib.loads(text.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise Mistake(f"{path} cannot be read as TOML: {_one_line(error)}") from error
+        reason = getattr(error, "strerror", None) or _one_line(error)
+        raise Mistake(f"'{path}' cannot be read as TOML: {reason}") from error
+
+
+def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with some settings of its method replaced."""
+    own = values.get("set", {})
+    return {**values, "set": {**own, **settings} if isinstance(own, Mapping) else own}  # what is wrong stays so
 
 
 def pairs(settings: list[str]) -> dict[str, Any]:
@@ -191,10 +200,12 @@ def _sorted_out(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 def _changed(key: str, part: Any, fields: Mapping[str, Any]) -> Any:
     """A part with some of its fields replaced."""
-    known = typing.get_type_hints(type(part))
+    known, name = typing.get_type_hints(type(part)), type(part).__name__.lower()
     for field in fields:
+        if not known:
+            raise Mistake(f"{key}={name} has no settings, so '{key}.{field}' cannot be set; choose another {key} first")
         if field not in known:
-            raise unknown(f"setting of {key}={type(part).__name__.lower()}", str(field), known)
+            raise unknown(f"setting of {key}={name}", str(field), known)
     return dataclasses.replace(part, **{f: value_of(f"{key}.{f}", v, known[f]) for f, v in fields.items()})
 
 
@@ -269,6 +280,7 @@ def _scalar(key: str, value: Any, wanted: type) -> Any:
     except (ValueError, TypeError, OverflowError) as error:
         kind = "a whole number" if wanted is int else "a number"
         raise Mistake(f"{key} must be {kind}, got '{value}'") from error
+    require(wanted is float or abs(number) <= LARGEST, f"{key} must be at most {LARGEST:,}, got {value}")
     return number
 
 

@@ -169,7 +169,7 @@ class Run:
     def _round(self, watch: Watcher | None) -> None:
         before = self.state
         after, trips = run_round(self.method, before, self.clients)
-        self._check(trips, before)
+        self._check(trips, before, after)
         moved = sum((traffic(trip, before) for trip in trips), start=Traffic())
         lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips)
         if lost and self.folder:
@@ -185,7 +185,7 @@ class Run:
         if watch:
             watch(after.round, self.schedule.rounds, row)
 
-    def _check(self, trips: list[Trip], before: State) -> None:
+    def _check(self, trips: list[Trip], before: State, after: State) -> None:
         for trip in trips:
             lost = len(trip.cohort) - len(trip.arrived)
             if 2 * lost > len(trip.cohort):
@@ -193,6 +193,11 @@ class Run:
                     f"round {before.round}: {lost} of {len(trip.cohort)} clients sent numbers that are not finite; "
                     "the training diverges: try a smaller learning rate, such as --set lr=0.01"
                 )
+        if not bool(after.centers["model"].sum(dtype=torch.float64).isfinite()):
+            raise Diverged(
+                f"round {before.round}: a center has moved to numbers that are not finite; try a smaller learning rate "
+                "of the center, or of the clients, such as --set lr=0.01"
+            )
 
     def _evaluate(self, trips: list[Trip]) -> dict[str, Any]:
         scores = evaluate(self.method, self.state, self.clients, self.federation.test)

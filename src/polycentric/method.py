@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import torch
+from typing import NamedTuple
 
 from .aggregate import Aggregate, Mean
 from .errors import Mistake, require
@@ -31,6 +30,13 @@ class State:
     round: int = 0  # rounds finished
 
 
+class Held(NamedTuple):
+    """Something a center holds beside its model."""
+
+    width: int
+    value: float = 0.0  # everywhere, before the first round
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One trip: who -> receive -> learn -> keep -> protect -> mix -> step."""
@@ -44,16 +50,26 @@ class Exchange:
     receives: tuple[str, ...] = ("model",)  # names that come down
     sends: tuple[str, ...] = ("model",)  # names that go up and are mixed into the centers
     tells: tuple[str, ...] = ()  # names that go up, are read by select and topology, and never mixed
-    widths: Mapping[str, int] = field(default_factory=dict)  # of sent names that are not as wide as the model
+    holds: Mapping[str, Held] = field(default_factory=dict)  # what centers hold beside the model, at the beginning
 
     def __post_init__(self) -> None:
         covered = self.privacy.covers
-        bare = () if covered is None else sorted(set(self.sends + self.tells) - set(covered))
+        bare = () if covered is None else sorted(set(self.sends + self.told) - set(covered))
         if bare:
             raise Mistake(
                 f"{type(self.privacy).__name__} protects {', '.join(covered or ())}, but {', '.join(bare)} would "
                 "leave the clients unprotected: choose a part that covers it, or do not send it"
             )
+
+    @property
+    def chain(self) -> tuple[Learner, ...]:
+        """What clients do, one after another: what the selection asks of them, then the method's own work."""
+        return self.select.learn + self.learn
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Names that go up to be read: the method's own and the selection's."""
+        return self.tells + self.select.tells
 
     @property
     def whole(self) -> bool:
@@ -108,10 +124,10 @@ class Method:
         kept = {name: row.repeat(n_clients, 1) for name, row in start.items() if name not in travels}
         memory: Stacks = {}
         for exchange in self.exchanges:
-            for name in exchange.sends:
-                width = exchange.widths.get(name, first.shape[1])
-                centers.setdefault(name, torch.zeros(n_centers, width, dtype=first.dtype, device=first.device))
-            for learner in exchange.learn:
+            for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise
+                held = exchange.holds.get(name, Held(first.shape[1]))
+                centers.setdefault(name, first.new_full((n_centers, held.width), held.value))
+            for learner in exchange.chain:
                 kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in learner.keeps(first).items()}
             memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)
         return State(centers, kept, memory)

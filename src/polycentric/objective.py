@@ -58,3 +58,48 @@ class Prox(Term):
         if not self.implicit:
             return new
         return (new + lr * self.mu * row["start"]) / (1 + lr * self.mu)
+
+
+@dataclass(frozen=True)
+class AdaptiveProx(Term):
+    """mu/2 |w - start|^2 with a mu that comes down from the center, which raises and lowers it."""
+
+    def penalty(self, row: Stacks) -> Tensor | float:
+        """mu/2 |w - start|^2."""
+        return row["mu"][0] / 2 * (row["model"] - row["start"]).square().sum()
+
+
+@dataclass(frozen=True)
+class Dane(Term):
+    """<g - grad F_k(w), x>: the client's slope is corrected to the mean slope of all (FedDANE).
+
+    `gradient` comes from the center, `own_gradient` is the client's own, both at the model received.
+    """
+
+    def penalty(self, row: Stacks) -> Tensor | float:
+        """Linear in the model."""
+        return ((row["gradient"] - row["own_gradient"]) * row["model"]).sum()
+
+
+@dataclass(frozen=True)
+class Curvature(Term):
+    """lambda sum_j (w - w_j)^T diag(I_j) (w - w_j) over the *other* clients j, up to a constant (EWC, FedCurv).
+
+        = lambda [ u.w^2 - 2 v.w ],     u = sum_j I_j - I_own,    v = sum_j I_j w_j - I_own w_own
+
+    Two sums carry it, whatever the number of clients. `fisher` and `pull` are the sums that came down, `own_fisher`
+    and `own_pull` the client's share of them. Rounding may leave u a little below zero; it is cut off there.
+    Stability: the explicit step needs 2 lr lambda max(u) < 2.
+    """
+
+    strength: float  # lambda; 1/2 makes it the second-order expansion of the others' losses where I is the Hessian
+
+    def __post_init__(self) -> None:
+        require(self.strength >= 0, f"Curvature.strength must not be negative, got {self.strength}")
+
+    def penalty(self, row: Stacks) -> Tensor | float:
+        """Quadratic in the model, with a diagonal curvature."""
+        u = (row["fisher"] - row["own_fisher"]).clamp(min=0)
+        v = row["pull"] - row["own_pull"]
+        w = row["model"]
+        return self.strength * (u * w.square() - 2 * v * w).sum()

@@ -142,3 +142,27 @@ class Adam(Rule):
         scale = (second / (1 - self.beta2**count)).sqrt() + self.eps
         step = self.lr * (first / (1 - self.beta1**count)) / scale
         return Update(step, {"first": first, "second": second, "count": count})
+
+
+@dataclass(frozen=True)
+class AdaptiveMu:
+    """FedProx's rule: mu rises by `by` when the mean loss rises, and falls by `by` after `patience` falls in a row.
+
+    The loss comes up under the name `loss` (infinite before the first round), mu goes down under the name `mu`, and
+    `falls` counts. The model moves as the inner optimizer says.
+    """
+
+    of: Center
+    by: float = 0.1
+    patience: int = 5
+
+    def step(self, centers: Stacks, heard: Mapping[str, Heard]) -> Stacks:
+        """The inner step, then mu."""
+        new = self.of.step(centers, heard)
+        rose, known = new["loss"] > centers["loss"], centers["loss"].isfinite()
+        falls = torch.where(rose, 0.0, centers["falls"] + known)
+        enough = falls >= self.patience
+        change = torch.where(rose, self.by, torch.where(enough, -self.by, 0.0))
+        moved = {"mu": (centers["mu"] + change).clamp(min=0), "falls": torch.where(enough, 0.0, falls)}
+        some = heard["loss"].mask.to(new["loss"].device)[:, None]  # a center that heard nobody learns nothing
+        return new | {name: torch.where(some, value.to(centers[name]), centers[name]) for name, value in moved.items()}

@@ -84,7 +84,7 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     heard = {name: aggregate.start(topology.up(memory, nobody, name), centers[name]) for name in exchange.sends}
     for answer in answers:  # mix
         block, sent = answer.block, answer.sent
-        note = select.note(sent) | topology.place(memory, block, centers, sent)
+        note = select.note(block, sent) | topology.place(memory, block, centers, sent)
         placed = write(memory, [(block.index, note)])
         for name in exchange.sends:
             aggregate.add(heard[name], topology.up(placed, block, name), sent[name])
@@ -111,11 +111,11 @@ def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:
 def visit(exchange: Exchange, received: Stacks, kept: Stacks, run: Executor, cohort: Cohort) -> tuple[Stacks, Stacks]:
     """What happens at the clients; in a real federation, on a stack of one. Returns (sent, kept)."""
     rows = kept | received | ({"start": received["model"]} if "model" in received else {})
-    for learner in exchange.learn:
+    for learner in exchange.chain:
         rows = rows | run(learner, rows, cohort)  # learn
     mine = {name: rows[name] for name in kept}  # keep
     rows = exchange.privacy.at_clients(rows)  # protect
-    return {name: rows[name] for name in exchange.sends + exchange.tells}, mine
+    return {name: rows[name] for name in exchange.sends + exchange.told}, mine
 
 
 def joined(answers: list[Answer]) -> list[Answer]:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from .cohort import Cohort
 from .draw import uniform
 from .errors import require
+from .learn import Learner, Value
 from .stack import Stacks
 
 
 class Select(ABC):
     """Picks the cohort of an exchange."""
+
+    @property
+    def learn(self) -> tuple[Learner, ...]:
+        """What clients must find out for it before they train."""
+        return ()
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Names of what they tell it."""
+        return ()
 
     @abstractmethod
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
@@ -25,7 +38,7 @@ class Select(ABC):
         """What the selection must remember from round to round, as it is at the beginning."""
         return {}
 
-    def note(self, sent: Stacks) -> Stacks:
+    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
         """Rows of memory (cohort, ...), from what the clients told."""
         return {}
 
@@ -81,6 +94,96 @@ class Poisson(Select):
 
 
 @dataclass(frozen=True)
+class Active(Select):
+    """Prefer clients whose loss was high when they last took part (Active FL).
+
+        v_k = sqrt(n_k) F_k(w)        told by client k when it trains; it ages until k trains again
+
+    The floor(alpha1 m) clients of least value are passed over; (1 - alpha3) n of the cohort are drawn without
+    replacement with p_k ~ exp(alpha2 v_k), by adding Gumbel noise to alpha2 v_k and taking the largest, which
+    cannot overflow; the rest are drawn uniformly from those left. Clients that have not told a value yet come
+    first, in random order; a value that is not finite never wins.
+
+    `weigh`: divide a client's weight by its chance to be drawn, 1 - (1 - p_k)^n, so that the mean estimates
+    the mean over all clients again; the plain draw is biased towards high losses.
+
+    Symbols:     alpha1 = `ignore`, alpha2 = `sharpness`, alpha3 = `explore`, n = `n`.
+    Reduces to:  `Uniform(n)` with explore = 1, or with ignore = sharpness = 0; the n highest values as sharpness
+                 grows with ignore = explore = 0. Adding a constant to all values changes nothing.
+    Beware:      it chases label noise, and the value itself tells something about the client's data.
+    Reference:   Goetz et al., Active federated learning, 2019, https://arxiv.org/abs/1909.12641
+    """
+
+    n: int
+    ignore: float = 0.75
+    sharpness: float = 0.01
+    explore: float = 0.1
+    weigh: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.n >= 1, f"Active.n must be at least 1, got {self.n}")
+        require(0 <= self.ignore < 1, f"Active.ignore must be in [0, 1), got {self.ignore}")
+        require(0 <= self.sharpness < math.inf, f"Active.sharpness must not be negative, got {self.sharpness}")
+        require(0 <= self.explore <= 1, f"Active.explore must be in [0, 1], got {self.explore}")
+
+    @property
+    def learn(self) -> tuple[Learner, ...]:
+        """The value, at the model received."""
+        return (Value(),)
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """The value."""
+        return ("value",)
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """The last value of every client, and the round it is from (-1: none yet)."""
+        return {
+            "value": torch.zeros(n_clients, dtype=torch.float64),
+            "value_round": torch.full((n_clients,), -1, dtype=torch.int64),
+        }
+
+    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
+        """Fresh values."""
+        when = torch.full((len(cohort),), cohort.round, dtype=torch.int64)
+        return {"value": sent["value"][:, 0].double(), "value_round": when}
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Most by value, some at random."""
+        n = min(self.n, len(everyone))
+        if self.n > len(everyone):
+            warnings.warn(
+                f"{self.n} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
+                stacklevel=2,
+            )
+        score = self.scores(memory, everyone)
+        race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
+        by_value = race.argsort(descending=True, stable=True)[: round((1 - self.explore) * n)]
+        by_value = by_value[score[by_value] > -math.inf]  # fewer survivors than wanted: the rest come by chance
+        left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, 2.0)
+        chosen = torch.cat([by_value, left.argsort()[: n - len(by_value)]]).sort().values
+        cohort = everyone[chosen]
+        if not self.weigh:
+            return cohort
+        p = torch.softmax(score, 0).nan_to_num(0.0)
+        p = (1 - self.explore) * p + self.explore / len(everyone)
+        chance = 1 - (1 - p[chosen]) ** n
+        return replace(cohort, count=n / (len(everyone) * chance.clamp(min=1e-12)))
+
+    def scores(self, memory: Stacks, everyone: Cohort) -> Tensor:
+        """alpha2 v_k; minus infinity for those passed over, more than anybody's for those never asked."""
+        value, when = memory["value"][everyone.index].double(), memory["value_round"][everyone.index]
+        known = when >= 0
+        fine = known & value.isfinite()
+        ranked = torch.where(known, torch.where(fine, value, -math.inf), math.inf)
+        passed_over = ranked.argsort(stable=True)[: int(self.ignore * len(everyone) + 1e-9)]
+        score = torch.where(fine, self.sharpness * value, -math.inf).index_fill(0, passed_over, -math.inf)
+        score = score - score[fine].max() if bool(fine.any()) and bool(score[fine].max() > -math.inf) else score
+        first = torch.full_like(score, 1e6)  # beyond any Gumbel noise
+        return torch.where(known, score, first)
+
+
+@dataclass(frozen=True)
 class Stragglers(Select):
     """A `share` of the cohort is slow: it does only part of its work, or is dropped (`drop`).
 
@@ -107,6 +210,16 @@ class Stragglers(Select):
         """What the inner selection remembers."""
         return self.of.remembers(n_clients)
 
-    def note(self, sent: Stacks) -> Stacks:
+    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
         """What the inner selection notes."""
-        return self.of.note(sent)
+        return self.of.note(cohort, sent)
+
+    @property
+    def learn(self) -> tuple[Learner, ...]:
+        """What the inner selection wants."""
+        return self.of.learn
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """What the inner selection is told."""
+        return self.of.tells

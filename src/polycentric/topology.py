@@ -93,7 +93,7 @@ class Star(Topology):
         if self.denominator is not None:
             weight = torch.full((len(cohort),), 1 / self.denominator, dtype=torch.float64)
             return Mixing.scatter(center, 1, weight, "keep")
-        return Mixing.scatter(center, 1, None if self.equal else cohort.weights)
+        return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,48 @@ class Clusters(Topology):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """M-step, FeSEM eq. 8: one-hot columns."""
         place = memory["assignment"].cpu()[cohort.index]
-        return Mixing.scatter(place, self.k, cohort.weights if self.weighted else None)
+        return Mixing.scatter(place, self.k, cohort.weights if self.weighted else cohort.counts)
+
+
+@dataclass(frozen=True)
+class Sums(Topology):
+    """Any topology, with some names added up instead of averaged (FedCurv's Fisher sums)."""
+
+    of: Topology
+    names: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        """As the inner one."""
+        return self.of.whole
+
+    def n_centers(self, n_clients: int) -> int:
+        """As the inner one."""
+        return self.of.n_centers(n_clients)
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """As the inner one."""
+        return self.of.remembers(n_clients)
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """As the inner one."""
+        return self.of.down(memory, cohort, name)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """As the inner one, or one for everybody a center hears."""
+        up = self.of.up(memory, cohort, name)
+        if name not in self.names:
+            return up
+        receiver, sender, weight = up.links
+        return Mixing.sparse(receiver, sender, torch.ones_like(weight), up.shape, "none")
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """As the inner one."""
+        return self.of.place(memory, cohort, centers, sent)
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """As the inner one."""
+        return self.of.meet(memory, arrived, centers)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import warnings
-from typing import cast
+from collections.abc import Sequence
+from typing import IO, cast
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; what the user can mend is said in one line, with exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows its code instead
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the last whole round is kept
     sys.exit(outcome(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -21,35 +28,78 @@ def outcome(arguments: list[str]) -> int:
     from .app import app
 
     # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
-    usage_error, click_error = cast("tuple[type[Exception], type[Exception]]", typer.BadParameter.__mro__[1:3])
+    click_error = cast("type[Exception]", typer.BadParameter.__mro__[2])
     keep_freed_memory()
-    warnings.showwarning = _note  # type: ignore[assignment]
+    if "" not in sys.path:  # `--model mynet:Net` finds mynet.py here; last, so that it hides nobody else's module
+        sys.path.append("")
     try:
-        result = app(arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _note  # type: ignore[assignment]
+            result = app(arguments, standalone_mode=False, prog_name="polycentric")
+            if sys.stdout:
+                sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except typer.Exit as end:
         return end.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        return _said("interrupted; `polycentric resume RUN` goes on from the last whole round", 130)
+    except (KeyboardInterrupt, typer.Abort) as end:
+        where = end.args[0] if end.args else "RUN"
+        return _said(f"interrupted; `polycentric resume {where}` goes on from the last whole round", 130)
     except Mistake as error:
         return _said(str(error), 2)
     except Diverged as error:
         return _said(str(error), 1)
     except BrokenPipeError:  # the reader of our output has gone: nothing to say, nobody to say it to
-        sys.stderr.close()
+        _forget(sys.stdout)
         return 1
-    except MemoryError:
+    except OSError as error:
+        _forget(sys.stdout)
+        where = f"'{error.filename}'" if error.filename else "the output"
+        return _said(f"cannot read or write {where}: {error.strerror or error}; make room, or choose another place", 2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in _NO_MEMORY):
+            raise
         return _said("not enough memory: try fewer clients at once (--block 1) or a smaller model", 2)
     except click_error as error:
-        message = str(getattr(error, "format_message", error.__str__)())
-        context = getattr(error, "ctx", None)
-        hint = f" (see {context.command_path} --help)" if isinstance(error, usage_error) and context else ""
-        return _said(f"{message}{hint}", 2)
+        return _said_usage(error, arguments)
+
+
+_NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on the host and on a GPU
 
 
 def _said(message: str, code: int) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+def _said_usage(error: Exception, arguments: Sequence[str]) -> int:
+    """What is wrong with the words of a command."""
+    message = str(getattr(error, "format_message", error.__str__)())
+    if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help
+        print(message, file=sys.stderr)
+        return 2
+    given = _given(arguments, getattr(getattr(error, "param", None), "opts", ()))
+    got = f", got '{given}'" if given is not None and given not in message else ""
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context else ""
+    return _said(f"{message}{got}{hint}", 2)
+
+
+def _given(arguments: Sequence[str], names: Sequence[str]) -> str | None:
+    """The value that was typed for an option, which typer leaves out of its message."""
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in names and name.startswith("-"):
+            return value if equals else after
+    return None
+
+
+def _forget(stream: IO[str] | None) -> None:
+    """Let what a stream still holds go nowhere, so that it is not tried again at the end."""
+    try:
+        if stream:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError):  # no file behind it
+        pass
 
 
 def _note(message: Warning | str, *_: object) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,8 +116,8 @@ def run(
     """
     from ..cells import enter
     from ..record import Folder
-    from .screen import err, progress, summary_table
     from .screen import out as screen
+    from .screen import progress, summary_table, tell
 
     asked = _settings(
         method,
@@ -131,17 +132,17 @@ def run(
         else Folder.fresh(Path("runs"), f"{asked.method}-{prepared.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     )
     enter(prepared, asked, folder)
-    with progress(asked.method, asked.rounds, quiet=quiet or as_json) as watch:
+    with progress(asked.method, asked.rounds, quiet=quiet or as_json) as watch, _named(folder.path):
         prepared.go(_tracked(watch, folder.path) if track else watch)
     summary = prepared.summary()
     if alone:
         summary["metrics"]["share_below_alone"] = _share_below_alone(asked, prepared, quiet or as_json)
         folder.write_json("summary.json", summary)
     if as_json:
-        print(json.dumps(summary))
+        tell(summary)
         return
     screen.print(summary_table(summary))
-    _closing(summary, err)
+    _closing(summary)
 
 
 @app.command()
@@ -153,21 +154,21 @@ def resume(
     """Go on with an interrupted run; it ends with the very bits it would have had."""
     from ..cells import reopen
     from ..record import Folder
-    from .screen import err, progress, summary_table
     from .screen import out as screen
+    from .screen import progress, say, summary_table, tell
 
     opened = Folder.open(folder)
     rounds = int(opened.read_json("config.json").get("rounds", 0))
-    with progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch:
+    with progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch, _named(folder):
         ended, problems = reopen(opened, watch)
     for problem in problems:
-        err.print(f"note: {problem}", highlight=False)
+        say(f"note: {problem}")
     summary = ended.summary()
     if as_json:
-        print(json.dumps(summary))
+        tell(summary)
         return
     screen.print(summary_table(summary))
-    _closing(summary, err)
+    _closing(summary)
 
 
 @app.command()
@@ -196,6 +197,7 @@ def compare(
     """
     from .compare import compare_methods, comparison_table
     from .screen import out as screen
+    from .screen import tell
 
     common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
     cells = [
@@ -206,7 +208,7 @@ def compare(
     _all_used(methods, settings)
     rows = compare_methods(cells, out, jobs, quiet or as_json)
     if as_json:
-        print(json.dumps({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows}))
+        tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return
     screen.print(comparison_table(rows, seeds, cells[0]))
 
@@ -238,10 +240,11 @@ def sweep(
     """
     from .compare import sweep_grid, sweep_table
     from .screen import out as screen
+    from .screen import tell
 
     rows, keys = sweep_grid(config, out or Path("runs") / f"sweep-{config.stem}", device, jobs, quiet or as_json)
     if as_json:
-        print(json.dumps(rows))
+        tell({"config": str(config), "grid": keys, "runs": rows})
         return
     screen.print(sweep_table(rows, keys))
 
@@ -280,16 +283,15 @@ def data_show(
     png: Annotated[Path | None, typer.Option(help="Also draw the heat map into this PNG file.")] = None,
 ) -> None:
     """Labels by client, sizes, and how unlike the clients are."""
-    from ..data import describe, heat_map, load, parse
-    from .screen import err
+    from ..data import describe, heat_map
     from .screen import out as screen
+    from .screen import say
 
-    how = None if partition is None else parse(partition, clients)
-    federation = load(name, partition=how, clients=clients, seed=seed or 0)
+    federation = _settings("nofed", data=name, partition=partition, clients=clients, seed=seed).load_data()
     screen.print(describe(federation))
     if png:
         heat_map(federation, png)
-        err.print(f"drawn in {png}", highlight=False)
+        say(f"drawn in {png}")
 
 
 @data_app.command("import")
@@ -303,10 +305,11 @@ def data_import(
 ) -> None:
     """Read data of your own once, and keep them under a name."""
     from ..data import install
-    from .screen import err
+    from .screen import say
 
-    where = install(path, name or path.stem, force=force)
-    err.print(f"kept as {where}; use it with --data {name or path.stem}", highlight=False)
+    called = path.resolve().stem if name is None else name
+    where = install(path, called, force=force)
+    say(f"kept as {where}; use it with --data {called}")
 
 
 @app.command()
@@ -329,6 +332,7 @@ def reproduce(
     ),
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every cell. [default: as the table says]")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only the rows whose setting contains this word.")] = None,
+    cached: Annotated[bool, typer.Option("--cached", help="Run nothing; write the table from finished runs.")] = False,
     device: Device = None,
     jobs: Jobs = 1,
     quiet: Quiet = False,
@@ -337,7 +341,7 @@ def reproduce(
     from ..errors import unknown
     from ..reproduce import TABLES, reproduce_table
     from .listing import list_tables
-    from .screen import err
+    from .screen import counting, say
     from .screen import out as screen
 
     if name is None:
@@ -345,33 +349,37 @@ def reproduce(
         return
     if name not in TABLES:
         raise unknown("table", name, TABLES)
-    from .screen import counting
 
     def bar(total: int) -> Any:
         return counting(name or "", total, quiet)
 
     written = reproduce_table(
-        TABLES[name], out, runs, seeds=seeds, only=only or [], device=device or "auto", jobs=jobs, bar=bar
+        TABLES[name],
+        out,
+        runs,
+        seeds=seeds,
+        only=only or [],
+        cached=cached,
+        device=device or "auto",
+        jobs=jobs,
+        bar=bar,
     )
-    err.print(f"written: {written}", highlight=False)
+    say(f"written: {written}")
 
 
 # -- from options to settings --------------------------------------------------------------------------------
 
 
 def _settings(method: str, **options: Any) -> Any:
-    from ..config import Settings, pairs, read_toml
+    from ..config import Settings, changed, pairs, read_toml
 
-    values: dict[str, Any] = {}
-    where = "the command"
+    values: dict[str, Any] = {"method": method}
     if method.endswith(".toml"):
-        values, where = read_toml(Path(method)), method
-    else:
-        values["method"] = method
+        values = read_toml(Path(method))
+        Settings.of(values, method).build_method()  # what is wrong in the file is said of the file
     given = {key: value for key, value in options.items() if value is not None and key != "set"}
     changes = options.get("set") or []
-    changes = pairs(changes) if isinstance(changes, list) else changes
-    settings = Settings.of(values | given | {"set": {**values.get("set", {}), **changes}}, where)
+    settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
     settings.build_method()  # every mistake in the settings is found before anything is read or written
     return settings
 
@@ -427,15 +435,23 @@ def _tracked(watch: Any, path: Path) -> Any:
     return both
 
 
-def _closing(summary: dict[str, Any], err: Any) -> None:
-    from .screen import bytes_
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """An interruption says which run to go on with."""
+    try:
+        yield
+    except KeyboardInterrupt as end:
+        raise KeyboardInterrupt(str(folder)) from end
 
-    err.print(
+
+def _closing(summary: dict[str, Any]) -> None:
+    from .screen import bytes_, say
+
+    say(
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
-        f"down {bytes_(summary['bytes_down'])}; {summary['run_dir']}",
-        highlight=False,
+        f"down {bytes_(summary['bytes_down'])}; {summary['run_dir']}"
     )
     if summary["dropped"]:
-        err.print(f"note: {summary['dropped']} answers were not finite and were left out", highlight=False)
+        say(f"note: {summary['dropped']} answers were not finite and were left out")
     if summary["stopped"]:
-        err.print(f"note: stopped early, {summary['stopped']}", highlight=False)
+        say(f"note: stopped early, {summary['stopped']}")

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from ..cells import grouped, run_cells
-from ..config import Settings, read_toml
+from ..config import Settings, changed, read_toml
 from ..errors import Mistake
 from .screen import bytes_, counting, spread
 
@@ -84,7 +84,7 @@ def _at(values: dict[str, Any], point: dict[str, Any], config: Path, device: str
     inner = {key[4:]: value for key, value in point.items() if key.startswith("set.")}
     if device is not None:
         own["device"] = device
-    settings = Settings.of(values | own | {"set": {**values.get("set", {}), **inner}}, str(config))
+    settings = Settings.of(changed(values | own, inner), str(config))
     settings.build_method()
     return settings
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import Settings
 from .compare import compare_methods, comparison_table
-from .screen import err, out
+from .screen import out, say
 
 COMMON: dict[str, Any] = {
     "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 60, "evaluate_every": 20,
@@ -47,8 +47,8 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
         rows = compare_methods(cells, folder, 1, quiet)
     out.print(comparison_table(rows, SEEDS, cells[0]))
     for line in what_it_shows({row["method"]: row for row in rows}):
-        out.print(f"  {line}", highlight=False)
-    err.print(f"\n{time.monotonic() - began:.0f} s. Next: polycentric run fedavg --help", highlight=False)
+        out.print(f"  {line}")
+    say(f"\n{time.monotonic() - began:.0f} s. Next: polycentric run fedavg --help")
 
 
 def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:

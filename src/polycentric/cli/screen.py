@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,21 +15,40 @@ from rich.table import Table
 
 from ..loop import Watcher
 
-err = Console(stderr=True)
-out = Console()
+# What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
+err = Console(stderr=True, markup=False, emoji=False, highlight=False)
+out = Console(markup=False, emoji=False, highlight=False)
+
+
+def say(line: str) -> None:
+    """One line on stderr, which the terminal may wrap and nobody else."""
+    err.print(line, soft_wrap=True)
+
+
+def tell(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout; what is not finite is null."""
+    print(json.dumps(_strict(value), allow_nan=False))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
 def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Iterator[Watcher | None]:
     """A bar over rounds with loss, mean and worst-decile accuracy, bytes, and the time left; on stderr."""
-    if quiet:
+    if quiet or not err.is_terminal:
         yield None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[numbers]}", markup=False),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=err, transient=True) as bar:
@@ -46,14 +66,14 @@ def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Ite
 def counting(title: str, total: int, quiet: bool = False) -> Iterator[Any]:
     """A bar over the cells of a table."""
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[last]}"),
+        TextColumn("{task.fields[last]}", markup=False),
         TimeRemainingColumn(compact=True),
         console=err,
         transient=True,
-        disable=quiet,
+        disable=quiet or not err.is_terminal,
     ) as bar:
         task = bar.add_task(title, total=total, last="")
 
@@ -66,11 +86,15 @@ def counting(title: str, total: int, quiet: bool = False) -> Iterator[Any]:
 
 
 def _numbers(row: dict[str, Any]) -> str:
-    parts = [f"loss {row['micro_loss']:.3f}"]
-    if "macro_accuracy" in row:
-        parts.append(f"mean {row['macro_accuracy']:.1%}  worst tenth {row['worst_decile_accuracy']:.1%}")
-    parts.append(f"up {bytes_(row['bytes_up'])}")
-    return "  ".join(parts)
+    parts = [f"{word} {row[name]:{form}}" for word, name, form in _WATCHED if row.get(name) is not None]
+    return "  ".join([*parts, f"up {bytes_(row['bytes_up'])}"])
+
+
+_WATCHED = (
+    ("loss", "micro_loss", ".3f"),
+    ("mean", "macro_accuracy", ".1%"),
+    ("worst tenth", "worst_decile_accuracy", ".1%"),
+)
 
 
 def bytes_(n: float) -> str:
@@ -86,18 +110,18 @@ def bytes_(n: float) -> str:
     raise AssertionError
 
 
-def spread(values: Sequence[float], percent: bool = True) -> str:
+def spread(values: Sequence[float | None], percent: bool = True) -> str:
     """Mean and standard deviation over seeds.
 
     >>> spread([0.5, 0.6])
     '55.0±7.1'
     """
-    values = [value for value in values if not math.isnan(value)]
-    if not values:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if not known:
         return "-"
     scale = 100 if percent else 1
-    mean = scale * statistics.fmean(values)
-    return f"{mean:.1f}" if len(values) == 1 else f"{mean:.1f}±{scale * statistics.stdev(values):.1f}"
+    mean = scale * statistics.fmean(known)
+    return f"{mean:.1f}" if len(known) == 1 else f"{mean:.1f}±{scale * statistics.stdev(known):.1f}"
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

@@ -12,8 +12,25 @@ mathematics; results agree to rounding.
 
 from .batches import Plan, Schedule
 from .executor import Client, Executor, Learner
+from .look import Fisher, Forget, Gradient, MeanLoss, Value
 from .looped import Looped
+from .meta import Maml
 from .stacked import Stacked
 from .train import Train
 
-__all__ = ["Client", "Executor", "Learner", "Looped", "Plan", "Schedule", "Stacked", "Train"]
+__all__ = [
+    "Client",
+    "Executor",
+    "Fisher",
+    "Forget",
+    "Gradient",
+    "Learner",
+    "Looped",
+    "Maml",
+    "MeanLoss",
+    "Plan",
+    "Schedule",
+    "Stacked",
+    "Train",
+    "Value",
+]

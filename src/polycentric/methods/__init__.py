@@ -6,19 +6,45 @@ from collections.abc import Callable
 
 from ..method import Method
 from .fedavg import fedavg
+from .fedcurv import fedcurv
+from .feddane import feddane
 from .feddist import feddist
 from .feddws import feddws
 from .fedprox import fedprox
 from .fedsgd import fedsgd
+from .fomaml import fomaml
+from .maml import maml
+from .meta import meta
 from .nofed import nofed
+from .reptile import reptile
 
 METHODS: dict[str, Callable[..., Method]] = {
     "nofed": nofed,
     "fedsgd": fedsgd,
     "fedavg": fedavg,
     "fedprox": fedprox,
+    "feddane": feddane,
     "feddist": feddist,
     "feddws": feddws,
+    "fedcurv": fedcurv,
+    "reptile": reptile,
+    "maml": maml,
+    "fomaml": fomaml,
+    "meta": meta,
 }
 
-__all__ = ["METHODS", "fedavg", "feddist", "feddws", "fedprox", "fedsgd", "nofed"]
+__all__ = [
+    "METHODS",
+    "fedavg",
+    "fedcurv",
+    "feddane",
+    "feddist",
+    "feddws",
+    "fedprox",
+    "fedsgd",
+    "fomaml",
+    "maml",
+    "meta",
+    "nofed",
+    "reptile",
+]

@@ -6,6 +6,8 @@
 Symbols:     mu = `mu`, w^t = `start`, the model received.
 Reduces to:  `fedavg` when mu = 0 and nobody straggles, and for every mu when clients take one step (the
              penalty has no gradient at w^t). As mu grows, w_k tends to w^t.
+Adaptive:    `adaptive=True` lets the center raise mu by 0.1 when the mean loss rises and lower it by 0.1 after five
+             falls in a row, from `mu`; the clients' mean loss at the model received comes up for that.
 Stability:   the explicit step needs lr mu < 2; `implicit=True` is stable for every mu.
 Reference:   Li et al., Federated optimization in heterogeneous networks, MLSys 2020,
              https://arxiv.org/abs/1812.06127
@@ -13,14 +15,16 @@ Reference:   Li et al., Federated optimization in heterogeneous networks, MLSys 
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
 from ..aggregate import Aggregate, Mean
-from ..learn import Train
-from ..method import Exchange, Method
-from ..objective import Prox, Term
-from ..optimizer import Average, Center
+from ..errors import require
+from ..learn import MeanLoss, Train
+from ..method import Exchange, Held, Method
+from ..objective import AdaptiveProx, Prox, Term
+from ..optimizer import AdaptiveMu, Average, Center
 from ..select import Everyone, Select, Stragglers
 from ..topology import Star
 
@@ -29,6 +33,7 @@ def fedprox(
     *,
     mu: float = 0.1,
     implicit: bool = False,
+    adaptive: bool = False,
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
@@ -40,14 +45,26 @@ def fedprox(
 
     `stragglers` is the share of the cohort that does only part of its epochs; FedProx takes what they did.
     """
-    train = Train(terms=(Prox(mu, implicit), *terms), **training)
+    require(not (implicit and adaptive), "adaptive mu has no implicit step: choose adaptive or implicit")
+    prox: Term = AdaptiveProx() if adaptive else Prox(mu, implicit)
+    train = Train(terms=(prox, *terms), **training)
     if not implicit and train.lr * mu >= 2:
         warnings.warn(
-            f"lr * mu = {train.lr * mu:.3g} is not below 2, so the proximal step diverges: use implicit=True, "
-            f"or lr below {2 / mu:.3g}",
+            f"lr * mu = {train.lr * mu:.3g} is not below 2, so the proximal step diverges: use implicit=True, or lr "
+            f"below {2 / mu:.3g}",
             stacklevel=2,
         )
     if stragglers:
         select = Stragglers(select, stragglers)
-    exchange = Exchange(learn=(train,), topology=Star(), select=select, aggregate=aggregate, optimizer=center)
+    parts: dict[str, Any] = {"topology": Star(), "select": select, "aggregate": aggregate}
+    if not adaptive:
+        return Method.of("fedprox", Exchange(learn=(train,), optimizer=center, **parts))
+    exchange = Exchange(
+        learn=(MeanLoss(), train),
+        optimizer=AdaptiveMu(center),
+        receives=("model", "mu"),
+        sends=("model", "loss"),
+        holds={"mu": Held(1, mu), "loss": Held(1, math.inf), "falls": Held(1)},
+        **parts,
+    )
     return Method.of("fedprox", exchange)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cells import Told, run_cells
+from ..cells import Told, finished, run_cells
 from ..config import Settings
 from ..errors import Mistake
 
@@ -75,44 +75,56 @@ def reproduce_table(
     *,
     seeds: int | None = None,
     only: Sequence[str] = (),
+    cached: bool = False,
     device: str = "auto",
     jobs: int = 1,
     bar: Callable[[int], AbstractContextManager[Told]],
 ) -> Path:
-    """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs."""
+    """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs.
+
+    `cached` runs nothing: the table is written from the runs that are finished, and says what is missing.
+    """
     rows = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
     if not rows:
-        raise Mistake(
-            f"no row of {table.name} has a setting with {' or '.join(only)}; there are "
-            + "; ".join(r.setting for r in table.rows)
-        )
-    n_seeds = seeds or table.seeds
-    cells = [Settings.of({**row.settings, "seed": seed, "device": device}) for row in rows for seed in range(n_seeds)]
-    with bar(len(cells)) as told:
-        summaries = run_cells(cells, runs / table.name, jobs=jobs, told=told)
-    values = {
-        row.setting: [
-            table.measure(s) if "metrics" in s else math.nan for s in summaries[i * n_seeds : (i + 1) * n_seeds]
-        ]
-        for i, row in enumerate(rows)
+        there = "; ".join(row.setting for row in table.rows)
+        raise Mistake(f"no row of {table.name} has a setting with {' or '.join(only)}; there are: {there}")
+    cells = {
+        row.setting: [Settings.of({**row.settings, "seed": k, "device": device}) for k in range(seeds or table.seeds)]
+        for row in rows
     }
-    results = [_result(table, row, values[row.setting], n_seeds) for row in rows]
+    parent = runs / table.name
+    if not cached:
+        every = [cell for row in cells.values() for cell in row]
+        with bar(len(every)) as told:
+            run_cells(every, parent, jobs=jobs, told=told)
+    values: dict[str, list[float]] = {}
+    for setting, mine in cells.items():
+        found = [finished(cell, parent) for cell in mine]
+        values[setting] = [table.measure(summary) for summary in found if summary is not None]
+    results = [_result(table, row, values[row.setting], len(cells[row.setting])) for row in rows]
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{table.name}.json").write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", encoding="utf-8")
+    listed = json.dumps([asdict(result) for result in results], indent=1)
+    (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
     path = out / f"{table.name}.md"
     path.write_text(page(table, results, values), encoding="utf-8")
     return path
 
 
-def _result(table: Table, row: Row, values: list[float], n_seeds: int) -> Result:
-    reached = [v for v in values if not math.isnan(v)]
-    missed = len(values) - len(reached)
-    note = f"{missed} of {n_seeds} seeds did not get there in {row.settings['rounds']} rounds" if missed else ""
-    mean = statistics.fmean(reached) if reached and not missed else None
+def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
+    reached = [value for value in values if not math.isnan(value)]
+    notes = []
+    if len(values) < wanted:
+        notes.append(f"{wanted - len(values)} of {wanted} seeds not run")
+    if len(reached) < len(values):
+        far = f"after {row.settings['rounds']} rounds" if "target" in row.settings else "finite"
+        others = f"; the others: {statistics.fmean(reached):.4g} on average" if reached else ""
+        notes.append(f"{len(values) - len(reached)} of {len(values)} seeds were not there {far}{others}")
+    mean = statistics.fmean(reached) if reached and len(reached) == len(values) else None
     std = statistics.stdev(reached) if mean is not None and len(reached) > 1 else None
     holds = table.holds(row.paper, mean) if row.paper is not None and mean is not None else None
     command = f'polycentric reproduce {table.name} --only "{row.setting}"'
-    return Result(table.what, row.setting, table.data, row.paper, mean, std, n_seeds, holds, note, command)
+    note = "; ".join(notes)
+    return Result(table.what, row.setting, table.data, row.paper, mean, std, len(values), holds, note, command)
 
 
 def page(table: Table, results: list[Result], values: Values) -> str:
@@ -122,7 +134,7 @@ def page(table: Table, results: list[Result], values: Values) -> str:
     lines += ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
     for r in results:
         ours = (
-            "not reached"
+            ("not reached" if r.seeds else "not run")
             if r.ours_mean is None
             else f"{r.ours_mean:.4g}" + (f" ± {r.ours_std:.3g}" if r.ours_std is not None else "")
         )

@@ -1,0 +1,50 @@
+"""FedCurv: a client is held back where the others' losses are curved, so that it does not forget them.
+
+    client s:   w_s  <-  SGD on  F_s(w) + lambda sum_{j != s} (w - w_j)^T diag(I_j) (w - w_j),  from w
+                I_s  <-  1/n_s sum_i (grad l_i(w_s))^2                  its Fisher diagonal, example by example
+    center:     w    <-  mean of the w_s;   u <- sum_j I_j;   v <- sum_j I_j w_j
+
+The sum over the others is carried by u and v alone: client s subtracts its own I_s and I_s w_s, which it keeps.
+Sums run over the participants of the round before; who was not there has nothing to subtract.
+
+Symbols:     lambda = `strength`, I_j = `fisher`, I_j w_j = `pull`.
+Reduces to:  unweighted `fedavg` with strength = 0, in the first round, and with one client; with a constant Fisher
+             c it is a proximal term of mu = 2 lambda c (|S| - 1) at the mean of the others' models.
+Bytes:       three models up and three down for each client.
+Stability:   2 lr lambda max(u) < 2, and u grows with the cohort.
+Reference:   Shoham et al., Overcoming forgetting in federated learning on non-IID data, 2019,
+             https://arxiv.org/abs/1910.07796; the penalty is that of EWC, Kirkpatrick et al., PNAS 2017.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ..learn import Fisher, Forget, Train
+from ..method import Exchange, Method
+from ..objective import Curvature, Term
+from ..optimizer import Average, Center
+from ..select import Everyone, Select
+from ..topology import Star, Sums
+
+
+def fedcurv(
+    *,
+    strength: float = 0.1,
+    labels: Literal["true", "model"] = "true",
+    select: Select = Everyone(),
+    center: Center = Average(),
+    terms: tuple[Term, ...] = (),
+    **training: Any,
+) -> Method:
+    """FedCurv with penalty `strength`; `labels` says whose labels the Fisher takes; `training` as in `Train`."""
+    names = ("model", "fisher", "pull")
+    exchange = Exchange(
+        learn=(Forget(), Train(terms=(Curvature(strength), *terms), **training), Fisher(labels)),
+        topology=Sums(Star(equal=True), names[1:]),
+        select=select,
+        optimizer=center,
+        receives=names,
+        sends=names,
+    )
+    return Method.of("fedcurv", exchange)

@@ -1,0 +1,30 @@
+"""Reptile: K steps at each client, all counted the same, and a step of the center towards their mean.
+
+    client i:   theta_i  <-  K steps of SGD on L_i, from theta
+    center:     theta    <-  theta - update( theta - 1/T sum_i theta_i )
+
+Reptile(K) counts *steps* and clients; FedAvg(E) counts *epochs* and examples. The pseudo-gradient divided by the
+clients' rate is the sum of the gradients along the way: that of FedSGD and of FOMAML(1), ..., FOMAML(K-1).
+
+Symbols:     K = `steps`, beta = `lr`; `center` is the outer optimizer, SGD(1) unless said otherwise.
+Reduces to:  `fedavg` with steps = K and equal sizes, with center SGD(1); `feddist` with center SGD(eps).
+Reference:   Nichol et al., On first-order meta-learning algorithms, 2018, https://arxiv.org/abs/1803.02999
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..learn import Train
+from ..method import Exchange, Method
+from ..optimizer import SGD, Center
+from ..select import Everyone, Select
+from ..topology import Star
+
+
+def reptile(*, steps: int = 5, center: Center = SGD(1.0), select: Select = Everyone(), **training: Any) -> Method:
+    """Reptile with `steps` local steps; `training` are the other arguments of `Train`."""
+    exchange = Exchange(
+        learn=(Train(steps=steps, **training),), topology=Star(equal=True), select=select, optimizer=center
+    )
+    return Method.of("reptile", exchange)
