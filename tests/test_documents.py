@@ -6,7 +6,7 @@ says what else the block is:
     <!-- run -->                            sh: commands of ours, all of which must succeed; `run: 2` expects exit code 2
     <!-- file: NAME -->                     is written into the folder under this name, not run
     <!-- output -->                         what the block before it printed (a failed command: on standard error)
-    <!-- output: about -->                  the same, but numbers with a decimal point may be off by a tenth
+    <!-- output: about -->                  the same, but numbers with a decimal point may be off by a tenth, or 0.1
     <!-- source: PATH:NAME -->              the text of a function or class, as it stands in the file
 
 A table whose first heading is `line` stands under a source block: its first cells must be in that source.
@@ -49,6 +49,7 @@ MARKS = ("run", "file", "output", "source")
 _FENCE = re.compile(r"^( *)(`{3,})(\w*)\s*$")
 _MARK = re.compile(r"<!-- (\w+)(?:: (.+))? -->")
 _CODE = re.compile(r"(`+)(.+?)\1")
+_FRAME = re.compile(r"[\u2500-\u257f]+")  # of a table in the terminal; its width is that of the numbers
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -160,16 +161,18 @@ def _tidy(text: str) -> str:
 
 
 def _about(a: str, b: str) -> bool:
-    """The same words and whole numbers; numbers with a point within a tenth, or 0.05."""
+    """The same words and whole numbers; numbers with a point within a tenth, or 0.1 (percent: 5)."""
+    a, b = (_FRAME.sub(" ", text) for text in (a, b))
+    least = 5.0 if "%" in b else 0.1
     if " ".join(_NUMBER.sub("#", a).split()) != " ".join(_NUMBER.sub("#", b).split()):
         return False
     pairs = zip(_NUMBER.findall(a), _NUMBER.findall(b), strict=True)
-    return all(x == y or ("." in x + y and _near(x, y)) for x, y in pairs)
+    return all(x == y or ("." in x + y and _near(x, y, least)) for x, y in pairs)
 
 
-def _near(x: str, y: str) -> bool:
+def _near(x: str, y: str, least: float) -> bool:
     one, other = (float(n.replace(",", "")) for n in (x, y))
-    return abs(one - other) <= max(0.05, 0.1 * abs(other))
+    return abs(one - other) <= max(least, 0.1 * abs(other))
 
 
 def _name(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .aggregate import Krum, Mean, Median, TrimmedMean
     from .clients import Simulation
-    from .data import Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
     from .learn import Looped, Stacked, Train
     from .loop import Run, run
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "Krum Mean Median TrimmedMean",
     "clients": "Simulation",
-    "data": "Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
@@ -74,6 +74,7 @@ __all__ = [
     "Alone",
     "Average",
     "Cells",
+    "Classes",
     "Clusters",
     "Curvature",
     "Dirichlet",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -93,13 +95,46 @@ def run_cells(
 def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, told: Told | None) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
     out: list[dict[str, Any]] = [{} for _ in cells]
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = {pool.submit(run_cell, cell, parent): place for place, cell in enumerate(cells)}
-        for done, future in enumerate(as_completed(waiting), start=1):
-            out[waiting[future]] = future.result()
-            if told:
-                told(done, len(cells), out[waiting[future]])
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_when_stopped, initargs=(_leave,)) as pool:
+        waiting = {pool.submit(_work, cell, parent): place for place, cell in enumerate(cells)}
+        try:
+            for done, future in enumerate(as_completed(waiting), start=1):
+                out[waiting[future]] = future.result()
+                if told:
+                    told(done, len(cells), out[waiting[future]])
+        except BaseException:  # Ctrl-C, or a cell that cannot be run: nobody waits for the other cells
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
     return out
+
+
+def _work(settings: Settings, parent: Path) -> dict[str, Any]:
+    """A cell in a process of its own, which ends after the last whole round when it is told to stop."""
+    _when_stopped(_stop)
+    try:
+        return run_cell(settings, parent)
+    except KeyboardInterrupt:
+        _leave()
+        raise
+    finally:
+        _when_stopped(_leave)
+
+
+def _when_stopped(handler: Callable[..., Any]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _stop(*_: object) -> None:
+    _when_stopped(lambda *_: None)  # Ctrl-C reaches the worker twice: from the terminal and from its parent
+    raise KeyboardInterrupt
+
+
+def _leave(*_: object) -> None:
+    os._exit(130)
 
 
 def grouped(

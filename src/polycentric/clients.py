@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from .aggregate import Rows, Sum
 from .cohort import Cohort
 from .data import Federation
-from .errors import unknown
+from .draw import uniform
+from .errors import require, unknown
 from .learn import Executor, Looped, Stacked
 from .method import Exchange, State
 from .round import Answer, receive, visit
@@ -38,6 +39,7 @@ class Simulation:
         seed: of all draws.
         executor: "looped", "stacked", or "auto" to choose by model and device (see `chosen`).
         block: clients learned at once; None: as many as fit the cache.
+        held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
     """
 
     federation: Federation
@@ -45,9 +47,11 @@ class Simulation:
     seed: int = 0
     executor: ExecutorName = "auto"
     block: int | None = None
+    held_out: float = 0.0
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}")
         if self.executor not in ("auto", *EXECUTORS):
             raise unknown("executor", self.executor, ("auto", *EXECUTORS))
         name = chosen(self.task, self.federation) if self.executor == "auto" else self.executor
@@ -62,10 +66,18 @@ class Simulation:
         row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
         return max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
 
+    @cached_property
+    def new(self) -> Tensor:
+        """Which clients are held out of training, (clients,) bool."""
+        every = torch.arange(self.federation.n_clients)
+        out = torch.zeros(len(every), dtype=torch.bool)
+        out[uniform(self.seed, "held out", every).argsort()[: round(self.held_out * len(every))]] = True
+        return out
+
     def everyone(self, round: int, turn: int = 0) -> Cohort:
-        """All clients that have training data."""
+        """All clients that have training data and are not held out."""
         sizes = self.federation.train.sizes
-        index = (sizes > 0).nonzero()[:, 0]
+        index = ((sizes > 0) & ~self.new).nonzero()[:, 0]
         effort = torch.ones(len(index), dtype=torch.float64)
         return Cohort(index, sizes[index], effort, self.federation.n_clients, self.seed, round, turn)
 

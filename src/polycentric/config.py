@@ -62,6 +62,8 @@ class Settings(BaseModel):
     patience: int | None = Field(default=None, ge=1)
     target: float | None = Field(default=None, gt=0, le=1)
     fine_tune: int = Field(default=1, ge=0)
+    dissimilarity: bool = False
+    held_out: float = Field(default=0.0, ge=0, lt=1)
     executor: Literal["auto", "looped", "stacked"] = "auto"
     block: int | None = Field(default=None, ge=1)
     device: str = "auto"
@@ -102,6 +104,7 @@ class Settings(BaseModel):
             self.patience,
             self.target,
             self.fine_tune,
+            self.dissimilarity,
         )
         return prepare(
             method,
@@ -111,6 +114,7 @@ class Settings(BaseModel):
             schedule=schedule,
             executor=self.executor,
             block=self.block,
+            held_out=self.held_out,
             device=self.device,
             dtype=self.dtype,
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 from .clients import Simulation
 from .cohort import Cohort
 from .data import Split
-from .learn import Train
+from .learn import Gradient, Train
 from .method import Method, State
 from .metrics import Scores, score
 from .round import receive
@@ -42,6 +42,26 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
     )
 
 
+def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
+    """How unlike the clients' slopes are at the models in use: 1/m sum_k |grad F_k - grad F|^2.
+
+    grad F = sum_k p_k grad F_k with p_k by data size. Zero for identical clients; FedProx's measure of heterogeneity.
+    """
+    exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
+    share = everyone.weights / everyone.weights.sum()
+    squares, plain, mean = 0.0, torch.zeros(1), torch.zeros(1)
+    place = torch.full((clients.federation.n_clients,), -1)
+    place[everyone.index] = torch.arange(len(everyone))
+    for block in everyone.blocks(clients.block_size):
+        rows = take(state.kept, block.index) | receive(exchange, state, block)
+        slopes = clients.run(Gradient(), rows, block)["gradient"].double().cpu()
+        squares += float(slopes.square().sum())
+        plain = plain + slopes.sum(0)
+        mean = mean + share[place[block.index]] @ slopes
+    m = len(everyone)
+    return max(0.0, (squares - 2 * float(plain @ mean)) / m + float(mean @ mean))
+
+
 @torch.no_grad()
 def _predictions(
     method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None
@@ -51,7 +71,7 @@ def _predictions(
     everyone = _all_clients(clients, state)
     everyone = everyone[(split.sizes > 0)]
     down = exchange.topology.down(state.memory, everyone, "model")
-    if down.form == "gather" and fine_tune is None and not state.kept:
+    if down.form == "gather" and fine_tune is None and not state.kept.keys() & set(clients.task.names):
         # Clients of one center share a model: one pass over all their examples, no stack.
         centers = torch.full((clients.federation.n_clients,), -1)
         centers[everyone.index] = down.links.sender

@@ -18,11 +18,11 @@ from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
 from .errors import Diverged, Mistake, require
-from .evaluate import evaluate
-from .learn import Train
+from .evaluate import dissimilarity, evaluate
+from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
-from .metrics import Scores, agreement, plain
+from .metrics import Scores, agreement, plain, share_below
 from .models import default
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, run_round
@@ -41,6 +41,7 @@ class Schedule:
     patience: int | None = None  # evaluations without a better validation score before stopping
     target: float | None = None  # stop once the test accuracy over all examples is there: how many rounds it takes
     fine_tune: int = 1  # epochs of local training before the last evaluation; 0: leave it out
+    dissimilarity: bool = False  # also measure how unlike the clients' gradients are, at every evaluation
 
     def __post_init__(self) -> None:
         require(self.rounds >= 0, f"rounds must not be negative, got {self.rounds}")
@@ -88,12 +89,23 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The scores of the model in use at the end."""
-        return self.scores["in_use"].summary() | self._clusters()
+        """The scores of the model in use at the end, at the clients that train."""
+        return self._seen(self.scores["in_use"]).summary() | self._clusters()
+
+    def _seen(self, scores: Scores) -> Scores:
+        return scores.only(~self.clients.new.numpy()) if self.clients.held_out else scores
+
+    def _held_out(self, scores: Scores) -> Scores:
+        return scores.only(self.clients.new.numpy())
 
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""
         personalised = self.scores.get("personalised")
+        new = {
+            name: plain(self._held_out(scores).summary())
+            for name, scores in self.scores.items()
+            if self.clients.held_out
+        }
         return {
             "method": self.method.name,
             "data": self.federation.name,
@@ -104,8 +116,9 @@ class Run:
             "seconds": round(self.seconds, 3),
             "run_dir": str(self.folder.path) if self.folder else None,
             "metrics": plain(self.metrics),
-            "initial": plain(self.scores["initial"].summary()) if "initial" in self.scores else None,
-            "personalised": plain(personalised.summary()) if personalised else None,
+            "initial": plain(self._seen(self.scores["initial"]).summary()) if "initial" in self.scores else None,
+            "personalised": plain(self._seen(personalised).summary() | self._worse()) if personalised else None,
+            "held_out": new or None,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
             "simulated_seconds": None,
@@ -208,7 +221,11 @@ class Run:
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
         }
-        row |= scores.summary() | self._clusters()
+        row |= self._seen(scores).summary() | self._clusters()
+        if self.clients.held_out:
+            row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
+        if self.schedule.dissimilarity:
+            row["dissimilarity"] = dissimilarity(self.method, self.state, self.clients)
         if not trips:
             self.scores["initial"] = scores
         self.scores["in_use"] = scores
@@ -271,6 +288,10 @@ class Run:
             )
             self.scores["personalised"] = evaluate(self.method, self.state, self.clients, self.federation.test, tune)
 
+    def _worse(self) -> dict[str, float]:
+        """The share of clients that fine-tuning made worse."""
+        return {"share_worse": share_below(self.scores["personalised"], self.scores["in_use"])}
+
     def _clusters(self) -> dict[str, float]:
         """How well clusters agree with known groups, where there are both."""
         group, assignment = self.federation.group, self.state.memory.get("assignment")
@@ -308,7 +329,10 @@ class Run:
 
 
 def trainer_of(method: Method) -> Train | None:
-    """How a method's clients train, for fine-tuning in the same way."""
+    """How a method's clients train, for fine-tuning in the same way; for MAML, its inner steps."""
+    for learner in (learner for exchange in reversed(method.exchanges) for learner in exchange.learn):
+        if isinstance(learner, Maml):
+            return Train(lr=learner.lr, batch=learner.batch)
     found = [learner for e in reversed(method.exchanges) for learner in e.learn if isinstance(learner, Train)]
     return found[0] if found else None
 
@@ -323,6 +347,7 @@ def prepare(
     schedule: Schedule = Schedule(),
     executor: ExecutorName = "auto",
     block: int | None = None,
+    held_out: float = 0.0,
     device: str = "cpu",
     dtype: str = "float32",
     folder: Folder | None = None,
@@ -337,7 +362,7 @@ def prepare(
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
     task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
-    clients = Simulation(federation, task, seed, executor, block)
+    clients = Simulation(federation, task, seed, executor, block, held_out)
     state = method.begin(task.start(), federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, folder=folder)
@@ -370,7 +395,7 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune: see `Schedule`.
-        how: executor, block, device, dtype, loss; see `prepare`.
+        how: executor, block, held_out, device, dtype, loss; see `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)

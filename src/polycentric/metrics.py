@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,10 @@ class Scores:
         """Clients that have examples."""
         return self.count > 0
 
+    def only(self, which: npt.NDArray[np.bool_]) -> Scores:
+        """The scores of some clients; the pooled score cannot be told for them."""
+        return replace(self, count=np.where(which, self.count, 0), pooled_f1=float("nan"))
+
     def summary(self) -> dict[str, float]:
         """The numbers of one evaluation, by name."""
         if not self.there.any():
@@ -56,7 +60,7 @@ class Scores:
                 "macro_accuracy": float(a.mean()),
                 "micro_f1": float(n @ f / n.sum()),
                 "macro_f1": float(f.mean()),
-                "pooled_f1": self.pooled_f1,
+                **({} if math.isnan(self.pooled_f1) else {"pooled_f1": self.pooled_f1}),
                 "worst_decile_accuracy": worst_decile(a),
                 "accuracy_p10": float(np.percentile(a, 10)),
                 "accuracy_p50": float(np.percentile(a, 50)),
@@ -112,7 +116,7 @@ def worst_decile(accuracy: Floats) -> float:
 
 
 def share_below(scores: Scores, alone: Scores) -> float:
-    """The share of clients that would have done better to train alone."""
+    """The share of clients whose accuracy is below another one's: training alone, or before fine-tuning."""
     both = scores.there & alone.there
     return float((scores.accuracy[both] < alone.accuracy[both]).mean()) if both.any() else float("nan")
 

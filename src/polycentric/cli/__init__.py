@@ -21,14 +21,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def outcome(arguments: list[str]) -> int:
     """The exit code of a command."""
-    import typer
-
-    from ..errors import Diverged, Mistake
     from ..machine import keep_freed_memory
     from .app import app
 
-    # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
-    click_error = cast("type[Exception]", typer.BadParameter.__mro__[2])
     keep_freed_memory()
     if "" not in sys.path:  # `--model mynet:Net` finds mynet.py here; last, so that it hides nobody else's module
         sys.path.append("")
@@ -38,36 +33,55 @@ def outcome(arguments: list[str]) -> int:
             result = app(arguments, standalone_mode=False, prog_name="polycentric")
             if sys.stdout:
                 sys.stdout.flush()
+        if result == 130:  # how newer versions of typer tell of Ctrl-C
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
-    except typer.Exit as end:
-        return end.exit_code
-    except (KeyboardInterrupt, typer.Abort) as end:
-        where = end.args[0] if end.args else "RUN"
-        return _said(f"interrupted; `polycentric resume {where}` goes on from the last whole round", 130)
-    except Mistake as error:
-        return _said(str(error), 2)
-    except Diverged as error:
-        return _said(str(error), 1)
-    except BrokenPipeError:  # the reader of our output has gone: nothing to say, nobody to say it to
-        _forget(sys.stdout)
-        return 1
+    except KeyboardInterrupt:
+        return _said("interrupted", 130)
     except OSError as error:
-        _forget(sys.stdout)
-        where = f"'{error.filename}'" if error.filename else "the output"
-        return _said(f"cannot read or write {where}: {error.strerror or error}; make room, or choose another place", 2)
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(word in str(error) for word in _NO_MEMORY):
-            raise
-        return _said("not enough memory: try fewer clients at once (--block 1) or a smaller model", 2)
-    except click_error as error:
+        return _unwritten(error)
+    except Exception as error:
+        return _explained(error, arguments)
+
+
+def _explained(error: Exception, arguments: Sequence[str]) -> int:
+    """What can be mended in one line; anything else is a fault of ours, and shown whole."""
+    import typer
+
+    from ..errors import Diverged, Mistake
+    from .app import Interrupted
+
+    # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
+    click_error = cast("type[Exception]", typer.BadParameter.__mro__[2])
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, Interrupted | typer.Abort):
+        return _said(f"interrupted; {error}", 130)
+    if isinstance(error, Mistake):
+        return _said(str(error), 2)
+    if isinstance(error, Diverged):
+        return _said(str(error), 1)
+    if isinstance(error, click_error):
         return _said_usage(error, arguments)
+    if isinstance(error, MemoryError) or any(word in str(error) for word in _NO_MEMORY):
+        return _said("not enough memory: try fewer clients at once (--block 1) or a smaller model", 2)
+    raise error
+
+
+def _unwritten(error: OSError) -> int:
+    """A disk that is full, a folder that is closed to us, or a reader of our output that has gone."""
+    _forget(sys.stdout)
+    if isinstance(error, BrokenPipeError):  # nothing to say, nobody to say it to
+        return 1
+    where = f"'{error.filename}'" if error.filename else "the output"
+    return _said(f"cannot read or write {where}: {error.strerror or error}; make room, or choose another place", 2)
 
 
 _NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on the host and on a GPU
 
 
 def _said(message: str, code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {_line(message)}", file=sys.stderr)
     return code
 
 
@@ -103,4 +117,9 @@ def _forget(stream: IO[str] | None) -> None:
 
 
 def _note(message: Warning | str, *_: object) -> None:
-    print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"note: {_line(str(message))}", file=sys.stderr)
+
+
+def _line(message: str) -> str:
+    """One printable line: no break, no code that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(message.split()))

@@ -28,7 +28,9 @@ Data = Annotated[
 ]
 Partition = Annotated[
     str | None,
-    typer.Option(help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, quantity=1.5, rotations=4."),
+    typer.Option(
+        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4."
+    ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]
 Model = Annotated[
@@ -84,6 +86,12 @@ def run(
         int | None,
         typer.Option(help="Epochs of local fine-tuning before the last evaluation; 0 leaves it out. [default: 1]"),
     ] = None,
+    held_out: Annotated[
+        float | None, typer.Option(help="Share of the clients that never train and are scored apart.")
+    ] = None,
+    dissimilarity: Annotated[
+        bool | None, typer.Option("--dissimilarity", help="Also measure how unlike the clients' gradients are.")
+    ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Rounds between evaluations. [default: about 50 in a run]")
     ] = None,
@@ -115,6 +123,7 @@ def run(
       polycentric run fedavg --set "select=uniform(n=10)" --set "center=momentum(lr=1, beta=0.9)"
     """
     from ..cells import enter
+    from ..metrics import plain
     from ..record import Folder
     from .screen import out as screen
     from .screen import progress, summary_table, tell
@@ -123,7 +132,8 @@ def run(
         method,
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every, executor=executor, block=block, device=device, dtype=dtype, set=settings,
+        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, executor=executor,
+        block=block, device=device, dtype=dtype, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -132,11 +142,14 @@ def run(
         else Folder.fresh(Path("runs"), f"{asked.method}-{prepared.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     )
     enter(prepared, asked, folder)
-    with progress(asked.method, asked.rounds, quiet=quiet or as_json) as watch, _named(folder.path):
+    with (
+        progress(asked.method, asked.rounds, quiet=quiet or as_json) as watch,
+        _interruptible(f"polycentric resume {folder.path}"),
+    ):
         prepared.go(_tracked(watch, folder.path) if track else watch)
     summary = prepared.summary()
     if alone:
-        summary["metrics"]["share_below_alone"] = _share_below_alone(asked, prepared, quiet or as_json)
+        summary["metrics"] |= plain({"share_below_alone": _share_below_alone(asked, prepared, quiet or as_json)})
         folder.write_json("summary.json", summary)
     if as_json:
         tell(summary)
@@ -159,7 +172,10 @@ def resume(
 
     opened = Folder.open(folder)
     rounds = int(opened.read_json("config.json").get("rounds", 0))
-    with progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch, _named(folder):
+    with (
+        progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch,
+        _interruptible(f"polycentric resume {folder}"),
+    ):
         ended, problems = reopen(opened, watch)
     for problem in problems:
         say(f"note: {problem}")
@@ -169,6 +185,32 @@ def resume(
         return
     screen.print(summary_table(summary))
     _closing(summary)
+
+
+@app.command()
+def personalize(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    steps: Annotated[str, typer.Option(help="Numbers of local steps, separated by commas.")] = "0,1,2,5,10,20,50",
+    lr: Annotated[float | None, typer.Option(help="Learning rate of fine-tuning. [default: the method's]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
+    from ..cells import reopen
+    from ..errors import require
+    from ..record import Folder
+    from .listing import personalization
+    from .screen import out as screen
+    from .screen import tell
+
+    require((folder / "summary.json").is_file(), f"{folder} is not a finished run: `polycentric resume {folder}` first")
+    wanted = [word.strip() for word in steps.split(",")]
+    require(all(w.isdigit() for w in wanted), f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
+    ended, _ = reopen(Folder.open(folder))
+    points, table = personalization(ended, [int(w) for w in wanted], lr)
+    if as_json:
+        tell({"run_dir": str(folder), "points": points})
+        return
+    screen.print(table)
 
 
 @app.command()
@@ -206,7 +248,8 @@ def compare(
         for method in methods
     ]
     _all_used(methods, settings)
-    rows = compare_methods(cells, out, jobs, quiet or as_json)
+    with _interruptible():
+        rows = compare_methods(cells, out, jobs, quiet or as_json)
     if as_json:
         tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return
@@ -242,7 +285,8 @@ def sweep(
     from .screen import out as screen
     from .screen import tell
 
-    rows, keys = sweep_grid(config, out or Path("runs") / f"sweep-{config.stem}", device, jobs, quiet or as_json)
+    with _interruptible():
+        rows, keys = sweep_grid(config, out or Path("runs") / f"sweep-{config.stem}", device, jobs, quiet or as_json)
     if as_json:
         tell({"config": str(config), "grid": keys, "runs": rows})
         return
@@ -288,10 +332,10 @@ def data_show(
     from .screen import say
 
     federation = _settings("nofed", data=name, partition=partition, clients=clients, seed=seed).load_data()
-    screen.print(describe(federation))
     if png:
         heat_map(federation, png)
         say(f"drawn in {png}")
+    screen.print(describe(federation))
 
 
 @data_app.command("import")
@@ -353,17 +397,18 @@ def reproduce(
     def bar(total: int) -> Any:
         return counting(name or "", total, quiet)
 
-    written = reproduce_table(
-        TABLES[name],
-        out,
-        runs,
-        seeds=seeds,
-        only=only or [],
-        cached=cached,
-        device=device or "auto",
-        jobs=jobs,
-        bar=bar,
-    )
+    with _interruptible():
+        written = reproduce_table(
+            TABLES[name],
+            out,
+            runs,
+            seeds=seeds,
+            only=only or [],
+            cached=cached,
+            device=device or "auto",
+            jobs=jobs,
+            bar=bar,
+        )
     say(f"written: {written}")
 
 
@@ -435,13 +480,18 @@ def _tracked(watch: Any, path: Path) -> Any:
     return both
 
 
+class Interrupted(Exception):
+    """Ctrl-C, with what to type to go on."""
+
+
 @contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """An interruption says which run to go on with."""
+def _interruptible(command: str = "") -> Iterator[None]:
+    """Say after Ctrl-C how to go on: with `command`, or with the same one again."""
     try:
         yield
     except KeyboardInterrupt as end:
-        raise KeyboardInterrupt(str(folder)) from end
+        again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
+        raise Interrupted(again) from end
 
 
 def _closing(summary: dict[str, Any]) -> None:

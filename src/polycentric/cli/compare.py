@@ -33,7 +33,8 @@ def compare_methods(cells: Sequence[Settings], out: Path, jobs: int, quiet: bool
         row: dict[str, Any] = {"method": method, "runs": len(good), "diverged": len(ran) - len(good)}
         names = good[0]["metrics"] if good else {}
         row["metrics"] = {name: [s["metrics"][name] for s in good] for name in names}
-        row["personalised"] = [s["personalised"]["micro_accuracy"] for s in good if s.get("personalised")]
+        tuned = [(s.get("personalised") or {}).get("micro_accuracy") for s in good]
+        row["personalised"] = [accuracy for accuracy in tuned if accuracy is not None]
         if alone and method != "nofed":
             row["share_below_alone"] = [_below(_accuracies(s), alone[s["seed"]]) for s in good if s["seed"] in alone]
         row |= {key: good[0][key] if good else 0 for key in ("bytes_up", "bytes_down")}

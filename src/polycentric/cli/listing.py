@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from rich.table import Table
 from ..config import PARTS, parameters
 from ..data import available
 from ..errors import unknown
+from ..loop import Run, trainer_of
 from ..machine import versions
 from ..methods import METHODS
+from ..metrics import plain
 from ..models import MODELS
+from ..personalize import personalize
 from ..reproduce import TABLES
 
 
@@ -80,6 +84,31 @@ def list_tables() -> Table:
     for name, found in TABLES.items():
         table.add_row(name, found.title, found.data)
     return table
+
+
+def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[dict[str, Any]], Table]:
+    """Accuracy against steps, as numbers and as a table; every client's accuracies go into the run's folder."""
+    how = trainer_of(run.method)
+    points = personalize(run, steps, replace(how, lr=lr) if how and lr is not None else how)
+    table = Table(
+        title=f"{run.method.name} on {run.federation.name}: fine-tuning at every client", title_justify="left"
+    )
+    for heading in ("steps", "micro", "macro", "worst tenth", "clients worse"):
+        table.add_column(heading, justify="right")
+    rows: list[dict[str, Any]] = []
+    for point in points:
+        row = {"steps": point.steps, "share_worse": point.share_worse, **plain(point.scores.summary())}
+        rows.append(row)
+        shown = [row[name] for name in ("micro_accuracy", "macro_accuracy", "worst_decile_accuracy", "share_worse")]
+        table.add_row(str(point.steps), *(f"{value:.2%}" for value in shown))
+    if run.folder:
+        head = ",".join(["client", *(f"after_{point.steps}" for point in points)])
+        lines = [
+            ",".join([f'"{name}"', *(f"{point.scores.accuracy[k]:.6g}" for point in points)])
+            for k, name in enumerate(run.federation.clients)
+        ]
+        run.folder.write_text("personalize.csv", "\n".join([head, *lines]) + "\n")
+    return rows, table
 
 
 def examine() -> tuple[bool, Table]:

@@ -6,11 +6,12 @@ from .generated import synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
-from .partition import Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, parse
+from .partition import Classes, Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, parse
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 
 __all__ = [
+    "Classes",
     "Dirichlet",
     "Federation",
     "Iid",

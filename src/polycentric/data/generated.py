@@ -34,6 +34,7 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5, clients: int = 30, seed: in
     _check_real("synthetic alpha", alpha)
     _check_real("synthetic beta", beta)
     _check_count("synthetic clients", clients, MOST_CLIENTS)
+    _check_count("synthetic seed", seed, (1 << 63) - 1, least=0)
     n_inputs, n_classes = 60, 10
     k = torch.arange(clients)
     sizes = (4 + 2 * draw.normal(seed, "size", k)).exp().long().add(50).clamp(max=LARGEST_CLIENT)
@@ -78,6 +79,7 @@ def teacher(
     _check_count("teacher clients", clients, MOST_CLIENTS)
     _check_count("teacher dimension", dimension, 10_000)
     _check_count("teacher examples", examples, 1_000_000)
+    _check_count("teacher seed", seed, (1 << 63) - 1, least=0)
     _check_real("teacher rho", rho)
     _check_real("teacher noise", noise)
     require(
@@ -107,6 +109,6 @@ def _check_real(what: str, value: float) -> None:
     require(good, f"{what} must be a number of at least 0, got {value!r}; try 0.5")
 
 
-def _check_count(what: str, value: int, most: int) -> None:
-    good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-    require(good, f"{what} must be a whole number from 1 to {most:,}, got {value!r}")
+def _check_count(what: str, value: int, most: int, least: int = 1) -> None:
+    good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    require(good, f"{what} must be a whole number from {least} to {most:,}, got {value!r}")

@@ -102,7 +102,7 @@ def read(path: str | Path) -> Pool:
     reader = _kind(path)
     if reader is None:
         raise Mistake(
-            f"'{path.name}' is in no form that can be read: .npz, LEAF (.json), IDX (...-idx3-ubyte), "
+            f"'{path}' is in no form that can be read: .npz, LEAF (.json), IDX (...-idx3-ubyte), "
             "CIFAR (.bin), or pictures as CLIENT/CLASS/picture.png"
         )
     return reader(path)
@@ -121,7 +121,10 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
         f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name",
     )
     target = _cache() / f"{name}.npz"
-    require(force or not target.exists(), f"data set '{name}' is installed already; pass force=True to replace it")
+    require(
+        force or not target.exists(),
+        f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it",
+    )
     pool = read(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
