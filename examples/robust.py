@@ -39,6 +39,6 @@ rules = {"mean": pc.Mean(), "median": pc.Median(), "trimmed": pc.TrimmedMean(0.2
 
 print("rule       honest   3 of 20 lie")
 for name, rule in rules.items():
-    honest = pc.run(method(name, rule, train), federation, rounds=5, fine_tune=0)
-    attacked = pc.run(method(name, rule, train, lie), federation, rounds=5, fine_tune=0)
+    honest = pc.run(method(name, rule, train), federation, rounds=3, fine_tune=0)
+    attacked = pc.run(method(name, rule, train, lie), federation, rounds=3, fine_tune=0)
     print(f"{name:9} {honest.metrics['micro_accuracy']:7.1%} {attacked.metrics['micro_accuracy']:11.1%}")

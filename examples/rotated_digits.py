@@ -7,8 +7,8 @@ import polycentric as pc
 from polycentric.metrics import share_below
 
 federation = pc.load("digits", partition=pc.Rotations(4), clients=40)
-together = pc.run(pc.fedavg(lr=0.1, epochs=5), federation, rounds=20)
-alone = pc.run(pc.nofed(lr=0.1, epochs=5), federation, rounds=20)
+together = pc.run(pc.fedavg(lr=0.1, epochs=5), federation, rounds=15)
+alone = pc.run(pc.nofed(lr=0.1, epochs=5), federation, rounds=15)
 
 print("rotation   clients   together   alone")
 for g, name in enumerate(federation.group_names):

@@ -91,7 +91,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_every_method_is_a_file_and_has_a_page() -> None:
-    assert {path.stem for path in RECIPES} == set(METHODS) == {p.stem for p in (ROOT / "docs/methods").glob("*.md")}
+    assert {path.stem for path in RECIPES} == set(METHODS)
+    assert set(METHODS) <= {page.stem for page in (ROOT / "docs/methods").glob("*.md")}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=_name)
@@ -105,7 +106,7 @@ def test_a_method_says_what_it_reduces_to_and_where_it_is_from(recipe: Path) -> 
 @pytest.mark.parametrize("recipe", RECIPES, ids=_name)
 def test_the_page_of_a_method_has_what_a_reader_looks_for(recipe: Path) -> None:
     text = (ROOT / f"docs/methods/{recipe.stem}.md").read_text("utf-8")
-    wanted = ["| word | part |", "**Reduces to**", "## Details", "## Run it", "**Bytes per round:**", "**Look at**"]
+    wanted = ["| word | part", "**Reduces to**", "## Details", "## Run it", "**Bytes per round:**", "**Look at**"]
     wanted += [f"polycentric run {recipe.stem} ", "```python"] + ["**Reference:**"] * (recipe.stem != "nofed")
     assert [part for part in wanted if part not in text] == []
 

@@ -28,7 +28,7 @@ def some(*index, n=N):
 def cost(topology, asked, arrived=None, dtype=torch.float32, **exchange):
     exchange = Exchange(learn=(Train(),), topology=topology, **exchange)
     state = Method.of("made", exchange).begin({"model": torch.zeros(1, D, dtype=dtype)}, asked.n_clients)
-    return traffic(Trip(exchange, asked, asked if arrived is None else arrived), state)
+    return traffic(Trip(exchange, state, asked, asked if arrived is None else arrived))
 
 
 subsets = st.lists(st.integers(0, N - 1), unique=True)
@@ -109,4 +109,4 @@ def test_what_is_private_is_not_paid_for(private):
     before = method.begin(task.start(), 4)
     _, (trip,) = run_round(method, before, clients)
     shared = {(): 650, ("*bias",): 640, ("*",): 0}[private]
-    assert traffic(trip, before) == Traffic(3 * shared * 4, 3 * shared * 4)
+    assert traffic(trip) == Traffic(3 * shared * 4, 3 * shared * 4)

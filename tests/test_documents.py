@@ -3,7 +3,7 @@
 Python blocks of a page run from top to bottom in one namespace, in an empty folder. A comment right above a block
 says what else the block is:
 
-    <!-- run -->                            sh: commands of ours, all of which must succeed; `run: 2` expects exit code 2
+    <!-- run -->                            sh: commands of ours, which must succeed; `run: 2` expects exit code 2
     <!-- file: NAME -->                     is written into the folder under this name, not run
     <!-- output -->                         what the block before it printed (a failed command: on standard error)
     <!-- output: about -->                  the same, but numbers with a decimal point may be off by a tenth, or 0.1

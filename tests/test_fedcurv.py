@@ -293,7 +293,7 @@ def test_three_models_up_and_three_down(blobs: Make) -> None:
     prepared = ready(method, blobs())
     _, (trip,) = run_round(method, prepared.state, prepared.clients)
     row = prepared.clients.task.width * 8
-    assert traffic(trip, prepared.state) == Traffic(down=3 * 3 * row, up=3 * 3 * row)
+    assert traffic(trip) == Traffic(down=3 * 3 * row, up=3 * 3 * row)
 
 
 # -- the Fisher diagonal -------------------------------------------------------------------------------------

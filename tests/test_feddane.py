@@ -257,7 +257,7 @@ def test_a_round_moves_five_models_and_each_cohort_pays_for_its_own(blobs: Make)
     after_ask, trips = run_round(method, prepared.state, prepared.clients)
     ask, act = trips
     assert (len(ask.cohort), len(act.cohort)) == (2, 4)
-    moved = sum((traffic(trip, prepared.state) for trip in trips), start=Traffic())
+    moved = sum((traffic(trip) for trip in trips), start=Traffic())
     assert moved == Traffic(down=2 * row + 2 * 4 * row, up=2 * row + 4 * row)
     assert after_ask.centers.keys() == {"model", "gradient"}
     assert not after_ask.kept  # its own gradient is nothing a client keeps

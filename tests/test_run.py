@@ -71,7 +71,7 @@ def test_the_summary_has_the_agreed_keys_and_is_json(blobs: Make, tmp_path: Path
     summary = done.summary()
     assert summary.keys() == {
         *("method", "data", "model", "clients", "seed", "rounds", "seconds", "run_dir"),
-        *("metrics", "initial", "personalised"),
+        *("metrics", "initial", "personalised", "held_out"),
         *("bytes_up", "bytes_down", "simulated_seconds", "epsilon", "dropped"),
         *("best_round", "best_validation", "rounds_to_target", "stopped"),
         *("executor", "fingerprint", "note"),

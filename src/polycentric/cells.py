@@ -18,7 +18,7 @@ from typing import Any
 
 from .config import Settings
 from .data import Federation
-from .errors import Diverged
+from .errors import Diverged, Mistake
 from .loop import Run, Watcher, environment, resume
 from .record import Folder
 
@@ -43,8 +43,15 @@ def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:
 
 def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation | None = None) -> tuple[Run, list[str]]:
     """Go on with a run from its folder alone."""
-    settings = Settings.of(folder.read_json("config.json"), where=str(folder.path / "config.json"))
-    return resume(settings.prepare(federation), folder, watch)
+    return resume(settings_of(folder).prepare(federation), folder, watch)
+
+
+def settings_of(folder: Folder) -> Settings:
+    """What a run was made from."""
+    values, where = folder.read_json("config.json"), str(folder.path / "config.json")
+    if "data" not in values:
+        raise Mistake(f"{where} does not say which data: the run was begun in Python, so go on with it from there")
+    return Settings.of(values, where)
 
 
 def home(settings: Settings, parent: Path) -> Path:

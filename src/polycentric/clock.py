@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from .cohort import Cohort
-from .method import Exchange, State
+from .method import Exchange
 from .mixing import Mixing
 from .round import Trip
 
@@ -28,9 +28,9 @@ class Traffic:
         return Traffic(self.down + other.down, self.up + other.up)
 
 
-def traffic(trip: Trip, before: State) -> Traffic:
-    """The bytes of one exchange, from the state it began with: everyone asked receives, who arrived has sent."""
-    exchange, topology, centers = trip.exchange, trip.exchange.topology, before.centers
+def traffic(trip: Trip) -> Traffic:
+    """The bytes of one exchange: everyone asked receives, who arrived has sent."""
+    exchange, topology, before, centers = trip.exchange, trip.exchange.topology, trip.before, trip.before.centers
     down = up = 0
     for name in exchange.receives:
         mixing = topology.down(before.memory, trip.cohort, name)

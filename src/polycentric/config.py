@@ -126,7 +126,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = path.read_bytes()
         if len(text) > 1 << 20:
             raise Mistake(f"{path} has {len(text)} bytes; a config has a few hundred")
-        return tomllib.loads(text.decode("utf-8"))
+        return tomllib.loads(text.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or _one_line(error)
         raise Mistake(f"'{path}' cannot be read as TOML: {reason}") from error

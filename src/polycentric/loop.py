@@ -25,7 +25,7 @@ from .method import Method, State
 from .metrics import Scores, agreement, plain, share_below
 from .models import default
 from .record import Checkpoint, Folder, Tally
-from .round import Trip, run_round
+from .round import Trip, receive, run_round
 from .task import Loss, Task
 
 CHECKPOINT_SECONDS = 30.0
@@ -101,11 +101,8 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""
         personalised = self.scores.get("personalised")
-        new = {
-            name: plain(self._held_out(scores).summary())
-            for name, scores in self.scores.items()
-            if self.clients.held_out
-        }
+        apart = self.scores if self.clients.held_out else {}
+        new = {name: plain(self._held_out(scores).summary()) for name, scores in apart.items()}
         return {
             "method": self.method.name,
             "data": self.federation.name,
@@ -144,8 +141,6 @@ class Run:
                 f"a center has no {', '.join(missing)}: ask for a client's model, model_of(client=0)",
             )
             return self.clients.task.loaded(rows)
-        from .round import receive
-
         one = self.clients.everyone(self.state.round)
         one = replace(one[:1], index=torch.tensor([client]))
         received = receive(exchange, self.state, one)
@@ -183,7 +178,7 @@ class Run:
         before = self.state
         after, trips = run_round(self.method, before, self.clients)
         self._check(trips, before, after)
-        moved = sum((traffic(trip, before) for trip in trips), start=Traffic())
+        moved = sum((traffic(trip) for trip in trips), start=Traffic())
         lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips)
         if lost and self.folder:
             self.folder.log(f"round {before.round}: {lost} answers were not finite and were left out")
@@ -230,7 +225,7 @@ class Run:
             self.scores["initial"] = scores
         self.scores["in_use"] = scores
         if len(self.federation.valid):
-            valid = evaluate(self.method, self.state, self.clients, self.federation.valid).summary()
+            valid = self._seen(evaluate(self.method, self.state, self.clients, self.federation.valid)).summary()
             row |= {f"valid_{name}": value for name, value in valid.items()}
             if trips:
                 self._judge(valid)
@@ -278,14 +273,7 @@ class Run:
         elif "in_use" not in self.scores:
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
         if self.schedule.fine_tune and (train := trainer_of(self.method)):
-            tune = replace(
-                train,
-                epochs=self.schedule.fine_tune,
-                steps=None,
-                batch=train.batch or 10,
-                terms=(),
-                decay=1.0,
-            )
+            tune = replace(train, epochs=self.schedule.fine_tune, steps=None, terms=(), decay=1.0)
             self.scores["personalised"] = evaluate(self.method, self.state, self.clients, self.federation.test, tune)
 
     def _worse(self) -> dict[str, float]:

@@ -56,6 +56,7 @@ class Trip:
     """Who was asked in an exchange, and whose answer came."""
 
     exchange: Exchange
+    before: State
     cohort: Cohort
     arrived: Cohort
 
@@ -99,7 +100,8 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     centers = exchange.optimizer.step(centers, settled)  # step
     arrived = nobody.join(note.block for note in notes)
     memory, centers = topology.meet(memory, arrived, centers)
-    return replace(state, centers=centers, kept=write(state.kept, kept), memory=memory), Trip(exchange, cohort, arrived)
+    after = replace(state, centers=centers, kept=write(state.kept, kept), memory=memory)
+    return after, Trip(exchange, state, cohort, arrived)
 
 
 def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:

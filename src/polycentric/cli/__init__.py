@@ -81,7 +81,8 @@ _NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on
 
 
 def _said(message: str, code: int) -> int:
-    print(f"error: {_line(message)}", file=sys.stderr)
+    if sys.stderr:  # None where it was closed, and print would take stdout
+        print(f"error: {_line(message)}", file=sys.stderr)
     return code
 
 

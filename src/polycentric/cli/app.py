@@ -165,21 +165,25 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with an interrupted run; it ends with the very bits it would have had."""
-    from ..cells import reopen
+    from ..cells import reopen, settings_of
     from ..record import Folder
     from .screen import out as screen
     from .screen import progress, say, summary_table, tell
 
     opened = Folder.open(folder)
-    rounds = int(opened.read_json("config.json").get("rounds", 0))
-    with (
-        progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch,
-        _interruptible(f"polycentric resume {folder}"),
-    ):
-        ended, problems = reopen(opened, watch)
-    for problem in problems:
-        say(f"note: {problem}")
-    summary = ended.summary()
+    rounds = settings_of(opened).rounds
+    summary = opened.read_json("summary.json") if (folder / "summary.json").is_file() else {}
+    if summary.get("stopped") or summary.get("rounds", -1) >= rounds:
+        say(f"note: {folder} is finished, so nothing was run")
+    else:
+        with (
+            progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch,
+            _interruptible(f"polycentric resume {folder}"),
+        ):
+            ended, problems = reopen(opened, watch)
+        for problem in problems:
+            say(f"note: {problem}")
+        summary = ended.summary()
     if as_json:
         tell(summary)
         return
@@ -242,6 +246,7 @@ def compare(
     from .screen import tell
 
     common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
+    methods = list(dict.fromkeys(methods))
     cells = [
         _settings(method, **common, seed=seed, set=_those_known(method, settings))
         for seed in range(seeds)
@@ -249,7 +254,7 @@ def compare(
     ]
     _all_used(methods, settings)
     with _interruptible():
-        rows = compare_methods(cells, out, jobs, quiet or as_json)
+        rows = compare_methods(cells, out, jobs, quiet or as_json, methods * seeds)
     if as_json:
         tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return

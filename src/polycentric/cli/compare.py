@@ -22,20 +22,26 @@ SHOWN = {  # metric: title
 }
 
 
-def compare_methods(cells: Sequence[Settings], out: Path, jobs: int, quiet: bool) -> list[dict[str, Any]]:
-    """One row for each method: every metric over seeds, and the share of clients better off alone."""
+def compare_methods(
+    cells: Sequence[Settings], out: Path, jobs: int, quiet: bool, names: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """One row for each name: every metric over seeds, and the share of clients better off alone.
+
+    `names` has one for each cell, where a method stands in several rows; by default it is the method's.
+    """
     with counting("compare", len(cells), quiet) as told:
         summaries = run_cells(cells, out, jobs=jobs, told=told)
     alone = {s["seed"]: _accuracies(s) for s in summaries if s["method"] == "nofed" and "metrics" in s}
+    named = [s | {"name": n} for s, n in zip(summaries, names or [c.method for c in cells], strict=True)]
     rows = []
-    for method, ran in grouped(summaries, lambda s: s["method"]).items():
+    for name, ran in grouped(named, lambda s: s["name"]).items():
         good = [s for s in ran if "metrics" in s]
-        row: dict[str, Any] = {"method": method, "runs": len(good), "diverged": len(ran) - len(good)}
-        names = good[0]["metrics"] if good else {}
-        row["metrics"] = {name: [s["metrics"][name] for s in good] for name in names}
+        row: dict[str, Any] = {"method": name, "runs": len(good), "diverged": len(ran) - len(good)}
+        metrics = good[0]["metrics"] if good else {}
+        row["metrics"] = {metric: [s["metrics"].get(metric) for s in good] for metric in metrics}
         tuned = [(s.get("personalised") or {}).get("micro_accuracy") for s in good]
         row["personalised"] = [accuracy for accuracy in tuned if accuracy is not None]
-        if alone and method != "nofed":
+        if alone and ran[0]["method"] != "nofed":
             row["share_below_alone"] = [_below(_accuracies(s), alone[s["seed"]]) for s in good if s["seed"] in alone]
         row |= {key: good[0][key] if good else 0 for key in ("bytes_up", "bytes_down")}
         row["seconds"] = sum(s["seconds"] for s in good)

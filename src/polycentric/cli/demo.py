@@ -57,26 +57,24 @@ def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:
     def of(method: str, metric: str = "micro_accuracy") -> float:
         return 100 * statistics.fmean(rows[method]["metrics"][metric])
 
-    alone, averaged, below = (
-        of("nofed"),
-        of("fedavg"),
-        100 * statistics.fmean(rows["fedavg"]["share_below_alone"]),
-    )
+    alone, averaged, sgd = of("nofed"), of("fedavg"), of("fedsgd")
+    below = 100 * statistics.fmean(rows["fedavg"]["share_below_alone"])
     tuned = 100 * statistics.fmean(rows["fedavg"]["personalised"])
+    worst = of("fedavg", "worst_decile_accuracy")
     best = max((m for m in rows if m != "nofed"), key=of)
-    gain = averaged - alone
-    first = (
-        f"Learning together helps: FedAvg reaches {averaged:.0f} % where clients alone reach {alone:.0f} %"
-        if gain > 0
-        else f"Learning together does not help here: FedAvg reaches {averaged:.0f} %, clients alone {alone:.0f} %"
+    together = "helps" if averaged > alone else "does not help here"
+    hidden = (
+        f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and"
+        if below > 0
+        else "Nobody would have done better alone, but"
     )
+    little = f" FedSGD talks as often but learns little in a round: {sgd:.0f} %." if sgd < averaged else ""
     return [
-        f"{first} (mean over {SEEDS} seeds).",
-        f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and the worst tenth of "
-        f"the clients has {of('fedavg', 'worst_decile_accuracy'):.0f} %.",
+        f"Learning together {together}: FedAvg reaches {averaged:.0f} %, clients alone {alone:.0f} % "
+        f"(mean over {SEEDS} seeds).",
+        f"{hidden} the worst tenth of the clients has {worst:.0f} %.",
         "One model must serve four rotations. An epoch of fine-tuning at each client moves FedAvg from "
         f"{averaged:.0f} to {tuned:.0f} %.",
-        f"Best of the federated ones here: {best}, with {of(best):.0f} %. FedSGD talks as often but learns little in a "
-        f"round: {of('fedsgd'):.0f} %.",
+        f"Best of the federated ones here: {best}, with {of(best):.0f} %.{little}",
         "All five share one round and differ in the parts they plug into it.",
     ]

@@ -127,8 +127,7 @@ def examine() -> tuple[bool, Table]:
         table.add_row(what, str(found), "good" if fine else advice)
 
     for package, version in versions().items():
-        row(package, version, True)
-    row("python", sys.version.split()[0], sys.version_info >= (3, 11), "needs 3.11 or newer")
+        row(package, version, package != "python" or sys.version_info >= (3, 11), "needs 3.11 or newer")
     row("gpu", torch.cuda.get_device_name() if torch.cuda.is_available() else "none (the CPU is used)", True)
     row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for mathematics", True)
     free = shutil.disk_usage(Path.cwd()).free / 1e9

@@ -127,7 +127,7 @@ def spread(values: Sequence[float | None], percent: bool = True) -> str:
 def summary_table(summary: dict[str, Any]) -> Table:
     """The end of a run: every score before training, in use, and after fine-tuning."""
     table = Table(title=f"{summary['method']} on {summary['data']}, {summary['clients']} clients", title_justify="left")
-    table.add_column("metric")
+    table.add_column("metric", overflow="fold")
     columns = [(key, title) for key, title in _COLUMNS if summary.get(key)]
     for _, title in columns:
         table.add_column(title, justify="right")

@@ -82,7 +82,7 @@ class Maml(Learner):
         """The first and the second half of the examples that are there; one example counts in both."""
         there = batch.weight > 0
         place, n = torch.cumsum(there, 0), there.sum()
-        first, second = there & (2 * place <= n + 1), there & (2 * place > n - (n == 1).to(n.dtype))
+        first, second = there & (2 * place <= n + 1), there & ((2 * place > n + 1) | (n == 1))
 
         def of(which: Tensor) -> Batch:
             weight = which.to(batch.weight.dtype)
