@@ -50,8 +50,8 @@ Make = Callable[..., Federation]
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
 every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
 
-TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5}
-SLOW: dict[str, Any] = {"lr": 0.005, "batch": 5}  # FedDANE with few clients
+TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 20}
+SLOW: dict[str, Any] = {"lr": 0.005, "batch": 20}  # FedDANE with few clients
 
 
 def clients(n: int, round: int = 0, seed: int = 0, turn: int = 0) -> Cohort:
@@ -352,8 +352,8 @@ def chosen_by(method: Method, federation: Federation, rounds: int, **how: Any) -
 @every_executor
 def test_V6_with_the_same_cohorts_it_is_the_method_itself(name: str, executor: Any, blobs: Make) -> None:
     federation = blobs((23, 7, 12, 1, 30, 9, 14))
-    active, replay = chosen_by(METHODS[name](ACTIVE), federation, 4, executor=executor)
-    plain, _ = chosen_by(METHODS[name](replay), federation, 4, executor=executor)
+    active, replay = chosen_by(METHODS[name](ACTIVE), federation, 3, executor=executor)
+    plain, _ = chosen_by(METHODS[name](replay), federation, 3, executor=executor)
     for mine, theirs in ((active.centers, plain.centers), (active.kept, plain.kept)):
         assert mine.keys() == theirs.keys()
         for stack in mine:
@@ -382,12 +382,13 @@ def test_a_value_is_one_number_more_on_the_way_up(blobs: Make) -> None:
 # -- weighing ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("explore", [0.0, 0.34])
+@pytest.mark.parametrize("explore", [0.0, 0.2])
 def test_weighing_makes_the_mean_that_of_all_clients_again(explore: float) -> None:
-    values = torch.linspace(0, 4, 12, dtype=torch.float64)
-    memory, everyone = told(*values.tolist()), clients(12)
-    select = Active(3, ignore=0.0, sharpness=0.6, explore=explore, weigh=True)
-    draws = [select(memory, clients(12, round)) for round in range(1000)]
+    # A mean that is divided by its weights is unbiased up to a part that vanishes as cohorts grow.
+    values = torch.linspace(0, 4, 60, dtype=torch.float64)
+    memory, everyone = told(*values.tolist()), clients(60)
+    select = Active(15, ignore=0.0, sharpness=0.6, explore=explore, weigh=True)
+    draws = [select(memory, clients(60, round)) for round in range(250)]
     for star in (Star(equal=True), Star()):
 
         def mean(cohort: Cohort, star: Star = star) -> float:
@@ -398,7 +399,7 @@ def test_weighing_makes_the_mean_that_of_all_clients_again(explore: float) -> No
             for cohorts in ([replace(cohort, count=None) for cohort in draws], draws)
         )
         assert plain > 0.3
-        assert abs(weighed) < plain / 4
+        assert abs(weighed) < plain / 5
 
 
 def test_weighing_divides_by_the_chance_to_be_drawn() -> None:

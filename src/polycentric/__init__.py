@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .methods.feddws import feddws
     from .methods.fedprox import fedprox
     from .methods.fedsgd import fedsgd
+    from .methods.fesem import fesem
     from .methods.fomaml import fomaml
     from .methods.maml import maml
     from .methods.meta import meta
@@ -43,7 +44,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fomaml maml meta nofed reptile",
+    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta nofed reptile",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -117,6 +118,7 @@ __all__ = [
     "feddws",
     "fedprox",
     "fedsgd",
+    "fesem",
     "fomaml",
     "load",
     "maml",

@@ -64,8 +64,9 @@ class Mean:
 
     def start(self, up: Mixing, own: Tensor) -> Sum:
         """Zero, for every center."""
-        zeros = torch.zeros(own.shape, dtype=torch.float64, device=own.device)
-        return Sum(zeros, torch.zeros(len(own), dtype=torch.float64), up.rest)
+        # As many rows as `up` has receivers: one center may be about to become several.
+        zeros = torch.zeros(up.shape[0], own.shape[1], dtype=torch.float64, device=own.device)
+        return Sum(zeros, torch.zeros(up.shape[0], dtype=torch.float64), up.rest)
 
     def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
         """Add `up @ rows` and the weight behind it."""
@@ -76,6 +77,7 @@ class Mean:
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """Divide, or let the center keep what is missing."""
         assert isinstance(total, Sum)
+        own = own.expand(len(total.weight), -1)
         everyone = torch.ones(len(own), dtype=torch.bool)
         if total.rest == "none":
             return Heard(total.values.to(own.dtype), everyone)
@@ -116,7 +118,7 @@ class Robust(ABC):
         if not total.values:
             return Heard(own, torch.zeros(len(own), dtype=torch.bool))
         rows, hears = torch.cat(total.values), torch.cat(total.hears, 1)
-        mask = hears.any(1)
+        mask, own = hears.any(1), own.expand(len(hears), -1)
         heard = [
             self.of(rows[who.to(rows.device)]) if some else mine
             for who, some, mine in zip(hears, mask, own, strict=True)

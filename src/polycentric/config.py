@@ -20,7 +20,7 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
-from .data import Federation, load, parse
+from .data import Federation, load
 from .errors import Mistake, require, unknown
 from .learn import Train
 from .loop import Run, Schedule, prepare
@@ -90,8 +90,7 @@ class Settings(BaseModel):
     def load_data(self) -> Federation:
         """The federation these settings describe."""
         valid = self.valid or (0.1 if self.patience else 0.0)  # patience needs somebody to ask
-        partition = None if self.partition is None else parse(self.partition, self.clients)
-        return load(self.data, partition=partition, clients=self.clients, seed=self.seed, valid=valid)
+        return load(self.data, partition=self.partition, clients=self.clients, seed=self.seed, valid=valid)
 
     def prepare(self, federation: Federation | None = None) -> Run:
         """The run these settings describe, before its first round."""

@@ -45,7 +45,8 @@ class Scores:
 
     def only(self, which: npt.NDArray[np.bool_]) -> Scores:
         """The scores of some clients; the pooled score cannot be told for them."""
-        return replace(self, count=np.where(which, self.count, 0), pooled_f1=float("nan"))
+        mine = {name: getattr(self, name)[which] for name in ("count", "loss", "accuracy", "f1")}
+        return replace(self, **mine, pooled_f1=float("nan"))
 
     def summary(self) -> dict[str, float]:
         """The numbers of one evaluation, by name."""

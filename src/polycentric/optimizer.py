@@ -160,9 +160,9 @@ class AdaptiveMu:
         """The inner step, then mu."""
         new = self.of.step(centers, heard)
         rose, known = new["loss"] > centers["loss"], centers["loss"].isfinite()
-        falls = torch.where(rose, 0.0, centers["falls"] + known)
+        falls = torch.where(new["loss"] < centers["loss"], centers["falls"] + known, 0.0)
         enough = falls >= self.patience
-        change = torch.where(rose, self.by, torch.where(enough, -self.by, 0.0))
+        change = self.by * (rose.to(centers["mu"]) - enough.to(centers["mu"]))
         moved = {"mu": (centers["mu"] + change).clamp(min=0), "falls": torch.where(enough, 0.0, falls)}
         some = heard["loss"].mask.to(new["loss"].device)[:, None]  # a center that heard nobody learns nothing
         return new | {name: torch.where(some, value.to(centers[name]), centers[name]) for name, value in moved.items()}

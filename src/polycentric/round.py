@@ -99,6 +99,8 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     settled = exchange.privacy.at_centers(settled, centers, lambda: topology.up(memory, everyone, "model"), cohort)
     centers = exchange.optimizer.step(centers, settled)  # step
     arrived = nobody.join(note.block for note in notes)
+    lost = cohort[~torch.isin(cohort.index, arrived.index)]
+    memory = write(memory, [(lost.index, select.missed(lost))])
     memory, centers = topology.meet(memory, arrived, centers)
     after = replace(state, centers=centers, kept=write(state.kept, kept), memory=memory)
     return after, Trip(exchange, state, cohort, arrived)

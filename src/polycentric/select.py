@@ -42,6 +42,10 @@ class Select(ABC):
         """Rows of memory (cohort, ...), from what the clients told."""
         return {}
 
+    def missed(self, cohort: Cohort) -> Stacks:
+        """Rows of memory (cohort, ...) of clients that were asked and whose answer did not come."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Everyone(Select):
@@ -148,6 +152,10 @@ class Active(Select):
         when = torch.full((len(cohort),), cohort.round, dtype=torch.int64)
         return {"value": sent["value"][:, 0].double(), "value_round": when}
 
+    def missed(self, cohort: Cohort) -> Stacks:
+        """Asked, and worth nothing: it must not come first for ever."""
+        return self.note(cohort, {"value": torch.full((len(cohort), 1), math.nan)})
+
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Most by value, some at random."""
         n = min(self.n, len(everyone))
@@ -177,8 +185,8 @@ class Active(Select):
         fine = known & value.isfinite()
         ranked = torch.where(known, torch.where(fine, value, -math.inf), math.inf)
         passed_over = ranked.argsort(stable=True)[: int(self.ignore * len(everyone) + 1e-9)]
-        score = torch.where(fine, self.sharpness * value, -math.inf).index_fill(0, passed_over, -math.inf)
-        score = score - score[fine].max() if bool(fine.any()) and bool(score[fine].max() > -math.inf) else score
+        top = value[fine].max() if bool(fine.any()) else 0.0  # before multiplying, so that nothing overflows
+        score = torch.where(fine, self.sharpness * (value - top), -math.inf).index_fill(0, passed_over, -math.inf)
         first = torch.full_like(score, 1e6)  # beyond any Gumbel noise
         return torch.where(known, score, first)
 
@@ -213,6 +221,10 @@ class Stragglers(Select):
     def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
         """What the inner selection notes."""
         return self.of.note(cohort, sent)
+
+    def missed(self, cohort: Cohort) -> Stacks:
+        """What the inner selection makes of it."""
+        return self.of.missed(cohort)
 
     @property
     def learn(self) -> tuple[Learner, ...]:

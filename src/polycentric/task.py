@@ -134,6 +134,10 @@ class Task:
         """The mean loss over the examples that are there."""
         return (self.losses(row, batch) * batch.weight).sum()
 
+    def quiet_loss(self, row: Stacks, batch: Batch) -> Tensor:
+        """The mean loss with dropout and the like switched off: for looking, not for training."""
+        return (self.loss(self.predict(row, batch.x), batch.y) * batch.weight).sum()
+
     def loaded(self, row: Stacks) -> nn.Module:
         """A module of its own with one row's parameters, ready to predict."""
         module = copy.deepcopy(self.module)

@@ -70,7 +70,8 @@ def _explained(error: Exception, arguments: Sequence[str]) -> int:
 
 def _unwritten(error: OSError) -> int:
     """A disk that is full, a folder that is closed to us, or a reader of our output that has gone."""
-    _forget(sys.stdout)
+    if error.filename is None:
+        _forget(sys.stdout)
     if isinstance(error, BrokenPipeError):  # nothing to say, nobody to say it to
         return 1
     where = f"'{error.filename}'" if error.filename else "the output"

@@ -208,7 +208,8 @@ def personalize(
 
     require((folder / "summary.json").is_file(), f"{folder} is not a finished run: `polycentric resume {folder}` first")
     wanted = [word.strip() for word in steps.split(",")]
-    require(all(w.isdigit() for w in wanted), f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
+    good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
+    require(good, f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
     ended, _ = reopen(Folder.open(folder))
     points, table = personalization(ended, [int(w) for w in wanted], lr)
     if as_json:

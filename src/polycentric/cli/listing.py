@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import typing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,19 @@ def show_method(name: str) -> tuple[str, Table]:
     table.add_column("type")
     table.add_column("default")
     for key, parameter in parameters(name).items():
-        kind = getattr(parameter.annotation, "__name__", None) or str(parameter.annotation).replace("typing.", "")
-        kind = kind.replace("polycentric.objective.", "")
+        kind = _kind(parameter.annotation)
         table.add_row(key, kind, str(parameter.default))
     page = sys.modules[METHODS[name].__module__].__doc__ or ""
     return page.strip() + "\n", table
+
+
+def _kind(annotation: Any) -> str:
+    """A type as a user would write its values."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return " | ".join(typing.get_args(annotation))
+    if typing.get_origin(annotation) is tuple:
+        return f"{typing.get_args(annotation)[0].__name__.lower()}s"
+    return str(getattr(annotation, "__name__", annotation))
 
 
 def list_data() -> Table:

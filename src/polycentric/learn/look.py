@@ -51,7 +51,7 @@ class Gradient(Learner):
 
     def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
         """Add the gradients of some examples."""
-        found = client.gradient(lambda p: client.task.mean_loss(row | p, batch), {"model": row["model"]})["model"]
+        found = client.gradient(lambda p: client.task.quiet_loss(row | p, batch), {"model": row["model"]})["model"]
         n = examples_in(batch)
         return {"sum": carry["sum"] + n * found, "seen": carry["seen"] + n}
 
@@ -79,7 +79,7 @@ class Value(Learner):
         """Add the losses of some examples."""
         n = examples_in(batch)
         return {
-            "sum": carry["sum"] + n * client.task.mean_loss(row, batch).detach(),
+            "sum": carry["sum"] + n * client.task.quiet_loss(row, batch).detach(),
             "seen": carry["seen"] + n,
         }
 
@@ -144,6 +144,9 @@ class Fisher(Learner):
         """Add the squared gradients of some examples, one by one."""
         y = batch.y
         if self.labels == "model":
+            require(
+                not y.is_floating_point(), "labels='model' draws classes, but this is a regression: use labels='true'"
+            )
             counter = torch.arange(len(y), device=y.device)[:, None]
             logits = client.task.predict(row, batch.x).detach()
             classes = torch.arange(logits.shape[-1], device=y.device)

@@ -54,7 +54,8 @@ class Maml(Learner):
 
     def plan(self, cohort: Cohort) -> Plan:
         """One batch."""
-        return plan_of(cohort, 1, 1, self.batch)
+        most = int(cohort.sizes.max()) if self.batch is None and self.held_out else self.batch
+        return plan_of(cohort, 1, 1, most)  # a number, so that examples are shuffled before they are halved
 
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """The model."""

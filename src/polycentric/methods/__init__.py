@@ -12,6 +12,7 @@ from .feddist import feddist
 from .feddws import feddws
 from .fedprox import fedprox
 from .fedsgd import fedsgd
+from .fesem import fesem
 from .fomaml import fomaml
 from .maml import maml
 from .meta import meta
@@ -31,6 +32,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "maml": maml,
     "fomaml": fomaml,
     "meta": meta,
+    "fesem": fesem,
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "feddws",
     "fedprox",
     "fedsgd",
+    "fesem",
     "fomaml",
     "maml",
     "meta",

@@ -1,0 +1,168 @@
+"""A paper's table as data: run once, written for people and programs, its claims judged by its own numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polycentric.config import Settings
+from polycentric.data import parse
+from polycentric.errors import Mistake
+from polycentric.loop import Run
+from polycentric.models import MODELS
+from polycentric.reproduce import TABLES, Claim, Row, Table, reproduce_table
+
+KEYS = ["what", "setting", "data", "paper", "ours_mean", "ours_std", "seeds", "holds", "note", "command"]
+COMMON: dict[str, Any] = {
+    "data": "digits", "clients": 3, "model": "logistic", "rounds": 2, "fine_tune": 0, "executor": "looped",
+}  # fmt: skip
+
+
+def better(values: Any) -> tuple[bool | None, str]:
+    if not values.get("together") or not values.get("alone"):
+        return None, "a row was not run"
+    gain = statistics.fmean(values["together"]) - statistics.fmean(values["alone"])
+    return gain > 0, f"{gain:.3f} more"
+
+
+TINY = Table(
+    name="tiny",
+    title="A tiny table",
+    reference="Nobody, Nowhere, 2026.",
+    data="digits",
+    what="accuracy",
+    measure=lambda summary: summary["metrics"]["micro_accuracy"],
+    rows=(
+        Row("together", COMMON | {"method": "fedavg"}, 0.5),
+        Row("alone", COMMON | {"method": "nofed"}, 0.999),
+        Row("no number", COMMON | {"method": "fedavg", "set": {"lr": 0.2}}),
+    ),
+    claims=(
+        Claim("Together is better.", better),
+        Claim("Together is worse.", lambda values: (not better(values)[0], "the same numbers")),
+        Claim("Nobody can tell.", lambda values: (None, "nobody asked")),
+    ),
+    seeds=2,
+    notes=("A note.",),
+    holds=lambda paper, ours: ours >= paper,
+)
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Any]:
+    yield lambda done, of, summary: None
+
+
+def made(table: Table, folder: Path, **more: Any) -> tuple[list[dict[str, Any]], str]:
+    path = reproduce_table(table, folder / "out", folder / "runs", device="cpu", bar=bar, **more)
+    assert path == folder / "out" / f"{table.name}.md"
+    return json.loads(path.with_suffix(".json").read_text()), path.read_text()
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny table was run."""
+    folder = tmp_path_factory.mktemp("tiny")
+    made(TINY, folder)
+    return folder
+
+
+@pytest.fixture
+def done(ran: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, where nothing is run again."""
+
+    def refuse(self: Run, watch: Any = None) -> None:
+        raise AssertionError("this cell was run again")
+
+    monkeypatch.setattr(Run, "go", refuse)
+    return ran
+
+
+def test_rows_have_the_agreed_keys_and_are_not_run_again(done):
+    rows, _ = made(TINY, done)
+    assert [list(row) for row in rows] == [KEYS] * 3
+    assert [row["setting"] for row in rows] == ["together", "alone", "no number"]
+    assert [row["seeds"] for row in rows] == [2, 2, 2] and all(row["note"] == "" for row in rows)
+    assert [row["holds"] for row in rows] == [True, False, None] and rows[2]["paper"] is None
+    assert rows[0]["command"] == 'polycentric reproduce tiny --only "together"'
+    found = [json.loads(p.read_text()) for p in sorted((done / "runs" / "tiny").glob("nofed-*/summary.json"))]
+    accuracies = [summary["metrics"]["micro_accuracy"] for summary in found]
+    assert len(accuracies) == 2
+    assert rows[1]["ours_mean"] == pytest.approx(statistics.fmean(accuracies), abs=1e-15)
+    assert rows[1]["ours_std"] == pytest.approx(statistics.stdev(accuracies), abs=1e-15)
+
+
+def test_the_page_shows_numbers_claims_and_notes(done):
+    rows, page = made(TINY, done)
+    assert page.startswith("# A tiny table\n") and "polycentric reproduce tiny" in page
+    for row in rows:
+        assert f"| {row['setting']} |" in page and f"{row['ours_mean']:.4g} ± {row['ours_std']:.3g}" in page
+    assert "- Together is better. **holds**" in page
+    assert "- Together is worse. **does not hold**" in page
+    assert "- Nobody can tell. **cannot be told**: nobody asked" in page
+    assert "- A note." in page
+
+
+def test_only_some_rows(done):
+    rows, page = made(TINY, done, only=["TOGETHER"])
+    assert [row["setting"] for row in rows] == ["together"]
+    assert "- Together is better. **cannot be told**: a row was not run" in page
+    with pytest.raises(Mistake, match="zzz; there are: together; alone; no number"):
+        made(TINY, done, only=["zzz"])
+
+
+def test_one_seed_has_no_deviation(done):
+    rows, page = made(TINY, done, seeds=1)
+    assert [row["ours_std"] for row in rows] == [None] * 3 and "±" not in page.split("|---")[1]
+
+
+def test_cached_runs_nothing_and_says_what_is_missing(done, tmp_path):
+    rows, page = made(TINY, tmp_path, cached=True)
+    assert [row["seeds"] for row in rows] == [0, 0, 0] and all(row["ours_mean"] is None for row in rows)
+    assert rows[0]["note"] == "2 of 2 seeds not run" and "| not run |" in page
+    rows, _ = made(TINY, done, cached=True, seeds=3)
+    assert rows[0]["seeds"] == 2 and rows[0]["note"] == "1 of 3 seeds not run" and rows[0]["ours_mean"] is not None
+
+
+def test_a_target_that_is_not_reached_has_no_mean(done):
+    never = replace(TINY, measure=lambda summary: math.nan if summary["seed"] else 3.0)
+    rows, page = made(never, done)
+    assert rows[0]["ours_mean"] is None and rows[0]["holds"] is None
+    assert rows[0]["note"].startswith("1 of 2 seeds") and "not reached" in page
+    json.loads(json.dumps(rows, allow_nan=False))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_can_be_run(name):
+    table = TABLES[name]
+    assert table.name == name and table.rows and table.seeds >= 1
+    settings = [row.setting for row in table.rows]
+    assert len(set(settings)) == len(settings)
+    for row in table.rows:
+        asked = Settings.of({**row.settings, "seed": 0})
+        asked.build_method()
+        assert asked.model is None or asked.model in MODELS
+        if asked.partition:
+            parse(asked.partition, asked.clients)
+        assert "seed" not in row.settings and "rounds" in row.settings and row.setting.isprintable()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_claim_is_judged_by_what_there_is(name):
+    table = TABLES[name]
+    for values in ({}, {row.setting: [math.nan] * 2 for row in table.rows}):
+        for claim in table.claims:
+            holds, why = claim.judge(values)
+            assert holds is None and why
+    papers = {row.setting: [row.paper] * 2 for row in table.rows if row.paper is not None}
+    assert all(table.holds(value[0], value[0]) is not False for value in papers.values())
+    for claim in table.claims:  # the paper agrees with itself
+        assert claim.judge(papers)[0] is not False, claim.text
