@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from polycentric.cli import main, outcome
+from polycentric.cli import main, outcome, screen
 from polycentric.cli.demo import WAYS, what_it_shows
 from polycentric.cli.screen import _numbers, spread
 from polycentric.data import load
@@ -523,7 +523,8 @@ def test_compare_keeps_two_configs_of_a_method_apart(here, say):
     assert rows[0]["metrics"] != rows[1]["metrics"]
 
 
-def test_compare_counts_what_diverges(here, say):
+def test_compare_counts_what_diverges(here, say, stranger):
+    stranger.setattr(screen.out, "_width", 300)
     words = ["compare", "fedavg", "--data", "ok.npz", "--model", "mlp", "--rounds", "2", "--seeds", "1"]
     words += ["--set", "lr=1e30"]
     rows = strict(say(*words, "--json").out)["methods"]
@@ -556,13 +557,13 @@ def test_ctrl_c_in_a_table_says_that_the_same_command_goes_on(here, say, strange
     assert len(strict(say("sweep", "grid.toml", "--out", "sweep", "--json").out)["runs"]) == 4
 
 
-def made_up(fedavg: float, alone: float, sgd: float, below: float, tuned: float) -> dict[str, dict[str, Any]]:
-    scores = {"nofed": alone, "fedsgd": sgd, "fedavg": fedavg, "fedprox": 0.01, "feddist": 0.02}
+def made_up(fedavg: float, alone: float, fesem: float, below: float, ari: float) -> dict[str, dict[str, Any]]:
+    scores = {"nofed": alone, "fedsgd": 0.01, "fedavg": fedavg, "fedprox": 0.01, "fesem": fesem}
     assert scores.keys() == WAYS.keys()
     return {
         name: {
-            "metrics": {"micro_accuracy": [value, value], "worst_decile_accuracy": [value / 2] * 2},
-            "personalised": [tuned] * 2,
+            "metrics": {"micro_accuracy": [value, value], "worst_decile_accuracy": [value / 2] * 2, "ari": [ari] * 2},
+            "personalised": [value] * 2,
             "share_below_alone": [below] * 2,
         }
         for name, value in scores.items()
@@ -570,19 +571,17 @@ def made_up(fedavg: float, alone: float, sgd: float, below: float, tuned: float)
 
 
 def test_the_demonstration_says_what_its_table_says():
-    lines = what_it_shows(made_up(fedavg=0.9, alone=0.7, sgd=0.4, below=0.2, tuned=0.95))
+    lines = what_it_shows(made_up(fedavg=0.9, alone=0.7, fesem=0.96, below=0.2, ari=1.0))
     assert lines[0].startswith("Learning together helps: FedAvg reaches 90 %, clients alone 70 %")
     assert "20 % of the clients would have done better alone" in lines[1] and "45 %" in lines[1]
-    assert "from 90 to 95 %" in lines[2]
-    assert "fedavg, with 90 %" in lines[3] and "learns little in a round: 40 %" in lines[3]
+    assert "finds the four groups by itself, and is better than one center: 96 %, worst tenth 48 %" in lines[2]
 
 
 def test_the_demonstration_does_not_praise_what_is_not_so():
-    lines = what_it_shows(made_up(fedavg=0.5, alone=0.7, sgd=0.8, below=0.0, tuned=0.4))
+    lines = what_it_shows(made_up(fedavg=0.5, alone=0.7, fesem=0.4, below=0.0, ari=0.3))
     assert lines[0].startswith("Learning together does not help here: FedAvg reaches 50 %, clients alone 70 %")
     assert lines[1].startswith("Nobody would have done better alone") and "hides" not in lines[1]
-    assert "from 50 to 40 %" in lines[2]
-    assert "fedsgd, with 80 %" in lines[3] and "little" not in lines[3]
+    assert "the true ones 0.30), and is no better than one center: 40 %" in lines[2]
 
 
 def test_numbers_that_are_missing_are_left_out():
@@ -647,6 +646,7 @@ def test_an_npz_is_imported_under_its_own_name(here, say):
 
 def test_data_are_found_in_the_folders_of_the_variable(files, stranger, say):
     stranger.setenv("POLYCENTRIC_DATA", f"/nowhere:{files}")
+    stranger.setattr(screen.out, "_width", 300)
     assert "40 examples of 5, 3 classes, natural clients" in say("data", "list").out
     ended = say("data", "show", "ok")
     assert ended.code == 0 and "heterogeneity" in ended.out

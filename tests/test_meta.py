@@ -37,7 +37,7 @@ from polycentric import (
     run_round,
 )
 from polycentric.evaluate import evaluate
-from polycentric.learn import Maml
+from polycentric.learn import Maml, Schedule
 from polycentric.loop import Run, prepare
 from polycentric.task import Batch
 
@@ -195,9 +195,12 @@ def test_maml_is_autodiff_through_the_unrolled_steps(executor: Any, held_out: bo
     def loss(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(task.outputs({"model": at}, x), y)
 
+    everyone = ready(maml(), federation).clients.everyone(0)
+    order = Schedule(federation.train, everyone, Maml(held_out=held_out).plan(everyone)).index[0]
     whole, blunt = [], []
     for k in range(4):
-        x, y = federation.train.of(k).x, federation.train.of(k).y
+        mine = order[k, : federation.train.sizes[k]]
+        x, y = federation.train.x[mine], federation.train.y[mine]
         half = (len(y) + 1) // 2
         inner, outer = ((x[:half], y[:half]), (x[half:], y[half:])) if held_out else ((x, y), (x, y))
         w = start = theta.clone().requires_grad_()

@@ -46,6 +46,18 @@ def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation 
     return resume(settings_of(folder).prepare(federation), folder, watch)
 
 
+def ended(folder: Folder) -> Run:
+    """A finished run as it was at its end, for looking at: nothing is trained, nothing written."""
+    prepared = settings_of(folder).prepare()
+    checkpoint, problems = folder.load(prepared.clients.task.device)
+    if checkpoint is None:
+        raise Mistake(f"{folder.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
+    prepared.state, prepared.tally, prepared.folder = checkpoint.state, checkpoint.tally, folder
+    if prepared.schedule.patience and checkpoint.tally.best_round is not None:
+        prepared.state = folder.load_best(prepared.clients.task.device)
+    return prepared
+
+
 def settings_of(folder: Folder) -> Settings:
     """What a run was made from."""
     values, where = folder.read_json("config.json"), str(folder.path / "config.json")
@@ -78,7 +90,9 @@ def run_cell(
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         return enter(settings.prepare(federation), settings, Folder(path)).go(watch).summary()
     except Diverged as error:
-        return {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
+        found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
+        Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
+        return found
 
 
 def run_cells(

@@ -15,7 +15,7 @@ from .aggregate import Rows, Sum
 from .cohort import Cohort
 from .data import Federation
 from .draw import uniform
-from .errors import require, unknown
+from .errors import Mistake, require, unknown
 from .learn import Executor, Looped, Stacked
 from .method import Exchange, State
 from .round import Answer, receive, visit
@@ -55,6 +55,11 @@ class Simulation:
         if self.executor not in ("auto", *EXECUTORS):
             raise unknown("executor", self.executor, ("auto", *EXECUTORS))
         name = chosen(self.task, self.federation) if self.executor == "auto" else self.executor
+        if self.executor == "stacked" and not stackable(self.task, self.federation):
+            raise Mistake(
+                f"{type(self.task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
+                "or uses an operation without a batched form; use --executor looped"
+            )
         object.__setattr__(self, "executor", name)
         object.__setattr__(self, "run", EXECUTORS[name](self.task, self.federation.train))
 
@@ -116,6 +121,11 @@ def finite(stacks: Stacks, n: int) -> Tensor:
     return good
 
 
+def stackable(task: Task, federation: Federation) -> bool:
+    """Whether vmap can take the model."""
+    return runs_stacked(task, federation.train.x[:1], federation.train.y[:1])
+
+
 def chosen(task: Task, federation: Federation) -> str:
     """The executor for a model and a device.
 
@@ -125,7 +135,7 @@ def chosen(task: Task, federation: Federation) -> str:
     """
     if task.device.type == "cpu" and any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
         return "looped"
-    if not runs_stacked(task, federation.train.x[:1], federation.train.y[:1]):
+    if not stackable(task, federation):
         warnings.warn(
             f"{type(task.module).__name__} cannot be stacked with vmap; its clients are learned one after another",
             stacklevel=2,

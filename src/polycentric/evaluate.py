@@ -85,8 +85,8 @@ def _predictions(
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in everyone[by_size].blocks(clients.block_size):
         rows = take(state.kept, block.index) | receive(exchange, state, block)
-        if fine_tune is not None:
-            trainable = block.sizes > 0
+        trainable = block.sizes > 0
+        if fine_tune is not None and bool(trainable.any()):
             rows = rows | {"start": rows["model"]}
             tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
             rows = rows | {n: _where(rows[n], trainable, new) for n, new in tuned.items()}

@@ -407,6 +407,9 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
             f"the data are not those the run began with (fingerprint {prepared.federation.fingerprint}, then "
             f"{was.get('fingerprint')}): restore them, or begin a new run"
         )
+    for what, now in (("parameters", prepared.clients.task.width), ("method", repr(prepared.method))):
+        if was.get(what, now) != now:
+            raise Mistake(f"the {what} are not those the run began with: restore its config.json, or begin a new run")
     checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.folder = folder
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
@@ -431,4 +434,5 @@ def environment(prepared: Run) -> dict[str, Any]:
         "block": prepared.clients.block_size,
         "fingerprint": prepared.federation.fingerprint,
         "parameters": prepared.clients.task.width,
+        "method": repr(prepared.method),
     }

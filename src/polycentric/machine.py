@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import platform
+import re
 from typing import TYPE_CHECKING
 
 from .errors import Mistake
@@ -34,6 +35,8 @@ def device_of(name: str) -> torch.device:
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name != "cpu" and not re.fullmatch(r"cuda(:\d+)?", name):
+        raise Mistake(f"device must be cpu, cuda, cuda:N or auto, got '{name}'; try --device cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

@@ -118,7 +118,7 @@ def worst_decile(accuracy: Floats) -> float:
 
 def share_below(scores: Scores, alone: Scores) -> float:
     """The share of clients whose accuracy is below another one's: training alone, or before fine-tuning."""
-    both = scores.there & alone.there
+    both = scores.there & alone.there & ~np.isnan(scores.accuracy) & ~np.isnan(alone.accuracy)
     return float((scores.accuracy[both] < alone.accuracy[both]).mean()) if both.any() else float("nan")
 
 

@@ -110,7 +110,7 @@ class Folder:
         """A JSON file of this run."""
         try:
             value = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Mistake(f"{self.path / name} cannot be read: {error}") from error
         if not isinstance(value, dict):
             raise Mistake(f"{self.path / name} does not hold a JSON object")
@@ -132,6 +132,8 @@ class Folder:
         """Write a checkpoint and forget the oldest; the one before stays good until this one is."""
         stem = f"round-{checkpoint.state.round:06d}"
         tensors = self.path / "checkpoints" / f"{stem}.safetensors"
+        with _spoken(tensors):
+            tensors.parent.mkdir(exist_ok=True)
         digest = _save_state(tensors, checkpoint.state)
         manifest = {
             "round": checkpoint.state.round,

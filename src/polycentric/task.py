@@ -73,7 +73,23 @@ class Task:
         loss = loss or (class_error if federation.classes else squared_error)
         task = Task(module, loss, cut, dtype, federation.symbols)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
+        task.try_out(federation.train.x[:2], federation.n_outputs)
         return task
+
+    def try_out(self, x: Tensor, n_outputs: int) -> None:
+        """Refuse a module that does not give one row of outputs for each example."""
+        name = type(self.module).__name__
+        try:
+            with torch.no_grad():
+                outputs = self.predict({n: row[0] for n, row in self.start().items()}, self.inputs(x.to(self.device)))
+        except Exception as error:  # the user's own code: anything can happen there
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            raise Mistake(f"model {name} fails on examples of shape {tuple(x.shape[1:])}: {said}") from error
+        if outputs.shape != (len(x), n_outputs):
+            raise Mistake(
+                f"model {name} gives outputs of shape {tuple(outputs.shape)} for {len(x)} examples; it must give "
+                f"({len(x)}, {n_outputs}), one row an example"
+            )
 
     @cached_property
     def layouts(self) -> dict[str, Layout]:

@@ -55,7 +55,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in 
 
 @app.command()
 def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Folder for the runs.")] = None) -> None:
-    """See what this is about: 40 clients with rotated digits, five ways to learn, half a minute."""
+    """See what this is about: 40 clients with rotated digits, five ways to learn, half a minute on an idle core."""
     from .demo import demonstrate
 
     demonstrate(out, quiet)
@@ -199,7 +199,7 @@ def personalize(
     as_json: AsJson = False,
 ) -> None:
     """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
-    from ..cells import reopen
+    from ..cells import ended
     from ..errors import require
     from ..record import Folder
     from .listing import personalization
@@ -210,8 +210,8 @@ def personalize(
     wanted = [word.strip() for word in steps.split(",")]
     good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
     require(good, f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
-    ended, _ = reopen(Folder.open(folder))
-    points, table = personalization(ended, [int(w) for w in wanted], lr)
+    looked_at = ended(Folder.open(folder))
+    points, table = personalization(looked_at, [int(w) for w in wanted], lr)
     if as_json:
         tell({"run_dir": str(folder), "points": points})
         return

@@ -63,7 +63,7 @@ class Train(Learner):
             "momentum goes with optimizer=sgd; adam has its own moments",
         )
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}")
-        require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}")
+        require(0 <= self.weight_decay < math.inf, f"weight_decay must be a number from 0 up, got {self.weight_decay}")
 
     @property
     def rule(self) -> Rule:

@@ -167,7 +167,7 @@ def _imported(name: str) -> object:
     )
     try:
         module = importlib.import_module(path)
-    except Exception as error:  # importing runs the user's file, where anything can happen
+    except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen
         raise Mistake(
             f"model '{name}' cannot be imported: {_said(error)}; `python -c 'import {path}'` must work, "
             "so install it or put its folder on PYTHONPATH"
@@ -220,7 +220,7 @@ def _called(source: object) -> str:
     return str(getattr(source, "__qualname__", type(source).__name__))
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """An error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 

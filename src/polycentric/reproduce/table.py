@@ -100,7 +100,7 @@ def reproduce_table(
     values: dict[str, list[float]] = {}
     for setting, mine in cells.items():
         found = [finished(cell, parent) for cell in mine]
-        values[setting] = [table.measure(summary) for summary in found if summary is not None]
+        values[setting] = [table.measure(s) if "metrics" in s else math.nan for s in found if s is not None]
     results = [_result(table, row, values[row.setting], len(cells[row.setting])) for row in rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
