@@ -61,6 +61,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "maml": META,
     "fomaml": META,
     "meta": {"first": Average(), "rounds": 10},
+    "fesem": {"warm_up": None},
 }
 
 # What makes a method stand still, and what makes it grow beyond all bounds.

@@ -9,8 +9,8 @@ clustering with the smallest intra-cluster distance makes the K centers. (Withou
 would be zero.)
 
 Symbols:     K = `k`, r_i = `assignment`, c_k = row k of the centers; `pull` = lambda of the paper's second version.
-Reduces to:  unweighted `fedavg` with k = 1; `fedavg` with k = 1 and `weighted`. The unweighted M-step is an orthogonal
-             projection: the mean over all clients is kept.
+Reduces to:  unweighted `fedavg` with k = 1 and warm_up = None; `fedavg` if also `weighted`. The unweighted M-step is an
+             orthogonal projection: the mean over all clients is kept.
 Beware:      distances mean something only between models grown from a common ancestor; a center that nobody chooses
              keeps its model.
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
@@ -36,7 +36,7 @@ def fesem(
     weighted: bool = False,
     restarts: int = 20,
     seeding: Literal["kmeans++", "random"] = "kmeans++",
-    warm_up: int | None = None,
+    warm_up: int | None = 10,
     select: Select = Everyone(),
     center: Center = Average(),
     terms: tuple[Term, ...] = (),
@@ -49,7 +49,8 @@ def fesem(
         pull: ties a client to its center while it trains (0: version 1 of the paper).
         weighted: centers count examples instead of clients.
         restarts, seeding: of the clustering in the first round.
-        warm_up: epochs of that round; None: as many as in the others. Everybody takes part in it.
+        warm_up: epochs of that round, in which everybody takes part; too few, and the groups are not yet apart.
+            None: as in the other rounds.
         select: who takes part in the rounds after it.
     """
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
