@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from polycentric import cells
 from polycentric.cells import digest, finished, grouped, home, run_cell, run_cells, settings_of
@@ -142,3 +143,15 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         run_cells([cell()], Path(tmp_path / "file"))
+
+
+def test_a_run_goes_on_with_the_threads_it_began_with(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        run_cell(cell(), tmp_path)
+        torch.set_num_threads(2)
+        cells.reopen(Folder.open(home(cell(), tmp_path)))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -16,6 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .config import Settings
 from .data import Federation
 from .errors import Diverged, Mistake
@@ -42,8 +44,12 @@ def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:
 
 
 def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation | None = None) -> tuple[Run, list[str]]:
-    """Go on with a run from its folder alone."""
-    return resume(settings_of(folder).prepare(federation), folder, watch)
+    """Go on with a run from its folder alone, with as many threads as it began with: sums depend on them."""
+    prepared = settings_of(folder).prepare(federation)
+    threads = folder.read_json("environment.json").get("threads")
+    if isinstance(threads, int) and 1 <= threads <= 1024 and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    return resume(prepared, folder, watch)
 
 
 def ended(folder: Folder) -> Run:
