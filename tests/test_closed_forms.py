@@ -16,7 +16,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polycentric import Federation, Method, Momentum, fedavg, feddist, feddws, fedprox, fedsgd, nofed, run_round
+from polycentric import (
+    Federation,
+    Method,
+    Momentum,
+    fedavg,
+    feddist,
+    feddws,
+    fedprox,
+    fedsgd,
+    load,
+    nofed,
+    run_round,
+)
 from polycentric.loop import Run, prepare
 
 Make = Callable[..., Federation]
@@ -247,3 +259,17 @@ def test_client_momentum_is_the_heavy_ball(momentum: float, quadratics: Make) ->
             rows = rows - 0.1 * velocity
     method = nofed(lr=0.1, steps=6, batch=None, momentum=momentum)
     assert_same(model(method, federation, rounds=2), rows)
+
+
+@pytest.mark.parametrize("eps", [0.3, 1.0])
+def test_R5_feddist_is_a_gradient_step_on_the_distances_with_the_factor_two_absorbed(eps: float) -> None:
+    """w' = w - eps/2 grad_w [ 1/m sum_k |w_k - w|^2 ]."""
+    federation = load("digits", clients=5)
+    method = feddist(eps=eps, lr=0.1)
+    run = prepare(method, federation, dtype="float64")
+    answers = run.clients.answers(method.at(0)[0], run.state, run.clients.everyone(0))
+    local = torch.cat([answer.sent["model"] for answer in answers])
+    w = run.state.centers["model"].clone().requires_grad_()
+    (slope,) = torch.autograd.grad((local - w).square().sum(1).mean(), w)
+    after, _ = run_round(method, run.state, run.clients)
+    torch.testing.assert_close(after.centers["model"], (w - eps / 2 * slope).detach(), rtol=1e-10, atol=1e-10)
