@@ -6,6 +6,7 @@ The names K1, K2, ... are those of the specifications of the methods.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -417,3 +418,39 @@ def test_a_batch_squared_would_be_too_small(blobs: Make) -> None:
     (mean,) = torch.autograd.grad(loss, w)
     ratio = float(fishers(prepared, w.detach())["fisher"].sum() / mean.square().sum())
     assert ratio > 3 and math.isfinite(ratio)
+
+
+def curved(u: float, v: float, at: float = 0.3) -> dict[str, Tensor]:
+    """One client, one parameter, whose others pull with curvature u towards v / u."""
+    one = torch.ones(1, dtype=torch.float64)
+    return {"fisher": u * one, "own_fisher": 0 * one, "pull": v * one, "own_pull": 0 * one, "model": at * one}
+
+
+@pytest.mark.parametrize("lr", [1e-6, 1e-4])
+def test_the_implicit_step_is_the_explicit_one_where_steps_are_small(lr: float) -> None:
+    row = curved(u=3.0, v=2.0)
+    explicit, implicit = Curvature(0.7), Curvature(0.7, implicit=True)
+    w = row["model"].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(explicit.penalty(row | {"model": w}), w)
+    there = implicit.correct(row["model"], row, lr)
+    assert implicit.penalty(row) == 0.0
+    torch.testing.assert_close(there, (w - lr * slope).detach(), rtol=0, atol=30 * lr**2)
+
+
+def test_the_implicit_step_is_stable_where_the_explicit_one_is_not() -> None:
+    """Steps of any size end where the penalty is least, at v / u."""
+    row, term = curved(u=1e6, v=5e5), Curvature(1.0, implicit=True)
+    w = row["model"]
+    for _ in range(50):
+        w = term.correct(w, row, 0.1)
+    torch.testing.assert_close(w, torch.full((1,), 0.5, dtype=torch.float64))
+
+
+def test_steps_too_long_for_the_curvature_warn_with_the_bound() -> None:
+    row = {name: value[None] for name, value in curved(u=50.0, v=1.0).items()}
+    with pytest.warns(UserWarning, match=r"max\(u\) = 10 is not below 2.*implicit=True.*strength below 0.2"):
+        Curvature(1.0).check(row, lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Curvature(1.0, implicit=True).check(row, lr=0.1)
+        Curvature(0.19).check(row, lr=0.1)

@@ -9,6 +9,7 @@ and whatever else it received or keeps. A term can be added to every method that
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ class Term(ABC):  # noqa: B024 - both verbs have a meaning when left out
     def correct(self, new: Tensor, row: Stacks, lr: Tensor | float) -> Tensor:
         """The model after a step of size `lr`, corrected."""
         return new
+
+    def check(self, rows: Stacks, lr: float) -> None:  # noqa: B027 - most terms have nothing to say
+        """Warn, before a block begins, if steps of size `lr` are too long for this term."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +93,46 @@ class Curvature(Term):
 
     Two sums carry it, whatever the number of clients. `fisher` and `pull` are the sums that came down, `own_fisher`
     and `own_pull` the client's share of them. Rounding may leave u a little below zero; it is cut off there.
-    Stability: the explicit step needs 2 lr lambda max(u) < 2.
+    Stability: the explicit step needs 2 lr lambda max(u) < 2, and warns where it is not. The implicit one,
+
+        w  <-  (w - lr g + 2 lr lambda v) / (1 + 2 lr lambda u),
+
+    solves the penalty's part of the step exactly, coordinate by coordinate, and is stable always.
     """
 
     strength: float  # lambda; 1/2 makes it the second-order expansion of the others' losses where I is the Hessian
+    implicit: bool = False
 
     def __post_init__(self) -> None:
         require(self.strength >= 0, f"Curvature.strength must not be negative, got {self.strength}")
 
     def penalty(self, row: Stacks) -> Tensor | float:
-        """Quadratic in the model, with a diagonal curvature."""
-        u = (row["fisher"] - row["own_fisher"]).clamp(min=0)
-        v = row["pull"] - row["own_pull"]
+        """Quadratic in the model, with a diagonal curvature; nothing if the step is implicit."""
+        if self.implicit:
+            return 0.0
+        u, v = self.sums(row)
         w = row["model"]
         return self.strength * (u * w.square() - 2 * v * w).sum()
+
+    def correct(self, new: Tensor, row: Stacks, lr: Tensor | float) -> Tensor:
+        """The implicit step."""
+        if not self.implicit:
+            return new
+        u, v = self.sums(row)
+        return (new + 2 * lr * self.strength * v) / (1 + 2 * lr * self.strength * u)
+
+    def sums(self, row: Stacks) -> tuple[Tensor, Tensor]:
+        """(u, v): the others' part of what came down."""
+        return (row["fisher"] - row["own_fisher"]).clamp(min=0), row["pull"] - row["own_pull"]
+
+    def check(self, rows: Stacks, lr: float) -> None:
+        """2 lr lambda max(u) < 2, for everybody of the block."""
+        if self.implicit or not self.strength:
+            return
+        steepest = float(self.sums(rows)[0].max())
+        if lr * self.strength * steepest >= 1:
+            warnings.warn(
+                f"2 lr strength max(u) = {2 * lr * self.strength * steepest:.2g} is not below 2, so the steps on the "
+                f"curvature penalty diverge: use implicit=True, or a strength below {1 / (lr * steepest):.2g}",
+                stacklevel=2,
+            )

@@ -80,6 +80,8 @@ class Train(Learner):
         """The parameters that are trained, their moments, and this round's learning rate."""
         names = self.trains or task.names
         model = rows[names[0]]
+        for term in self.terms:
+            term.check(rows, self.lr * self.decay**cohort.round)
         lr = torch.full((len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device)
         carry = {name: rows[name] for name in names} | {"lr": lr}
         for name in names:

@@ -11,7 +11,7 @@ Symbols:     lambda = `strength`, I_j = `fisher`, I_j w_j = `pull`.
 Reduces to:  unweighted `fedavg` with strength = 0, in the first round, and with one client; with a constant Fisher
              c it is a proximal term of mu = 2 lambda c (|S| - 1) at the mean of the others' models.
 Bytes:       three models up and three down for each client.
-Stability:   2 lr lambda max(u) < 2, and u grows with the cohort.
+Stability:   2 lr lambda max(u) < 2, and u grows with the cohort; `implicit=True` is stable always.
 Reference:   Shoham et al., Overcoming forgetting in federated learning on non-IID data, 2019,
              https://arxiv.org/abs/1910.07796; the penalty is that of EWC, Kirkpatrick et al., PNAS 2017.
 """
@@ -31,6 +31,7 @@ from ..topology import Star, Sums
 def fedcurv(
     *,
     strength: float = 0.1,
+    implicit: bool = False,
     labels: Literal["true", "model"] = "true",
     select: Select = Everyone(),
     center: Center = Average(),
@@ -40,7 +41,7 @@ def fedcurv(
     """FedCurv with penalty `strength`; `labels` says whose labels the Fisher takes; `training` as in `Train`."""
     names = ("model", "fisher", "pull")
     exchange = Exchange(
-        learn=(Forget(), Train(terms=(Curvature(strength), *terms), **training), Fisher(labels)),
+        learn=(Forget(), Train(terms=(Curvature(strength, implicit), *terms), **training), Fisher(labels)),
         topology=Sums(Star(equal=True), names[1:]),
         select=select,
         optimizer=center,
