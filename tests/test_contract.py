@@ -376,7 +376,8 @@ def test_divergence_leaves_the_state_before_in_the_last_checkpoint(name: str, qu
         run(method, quadratics(), model=linear, rounds=50, dtype="float64", out=tmp_path / "run")
     kept, problems = Folder.open(tmp_path / "run").load()
     assert problems == []
-    assert kept is not None and kept.state.round >= 1
+    squares = name == "fedcurv"  # its Fisher overflows long before the model does
+    assert kept is not None and kept.state.round > (0 if squares else 2)
     assert same_bits(kept.state, after(method, quadratics(), rounds=kept.state.round, model=linear))
     assert all(rows.isfinite().all() for rows in kept.state.centers.values())
 

@@ -84,10 +84,12 @@ def test_an_empty_cluster_keeps_its_center(rotated: Federation) -> None:
     state = run.state
     far = state.centers["model"].clone()
     far[2] += 1e3
-    moved, _ = pc.run_round(run.method, type(state)({"model": far}, {}, state.memory, 1), run.clients)
-    assert not bool((moved.memory["assignment"] == 2).any()) or not torch.equal(moved.centers["model"][2], far[2])
-    if not bool((moved.memory["assignment"] == 2).any()):
-        assert torch.equal(moved.centers["model"][2], far[2])
+    place = state.memory["assignment"]
+    memory = state.memory | {"assignment": torch.where(place == 2, 0, place)}  # nobody begins there
+    moved, _ = pc.run_round(run.method, type(state)({"model": far}, {}, memory, 1), run.clients)
+    assert not bool((moved.memory["assignment"] == 2).any())
+    assert torch.equal(moved.centers["model"][2], far[2])
+    assert not torch.equal(moved.centers["model"][0], far[0])
 
 
 def test_more_centers_than_clients_leaves_some_empty() -> None:
