@@ -16,7 +16,7 @@ from .data import Split
 from .learn import Gradient, Train
 from .method import Method, State
 from .metrics import Scores, score
-from .round import receive
+from .round import opened, receive
 from .stack import Stacks, take
 
 CHUNK = 4096  # examples of one model at once
@@ -53,7 +53,7 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
     place = torch.full((clients.federation.n_clients,), -1)
     place[everyone.index] = torch.arange(len(everyone))
     for block in everyone.blocks(clients.block_size):
-        rows = take(state.kept, block.index) | receive(exchange, state, block)
+        rows = opened(exchange, take(state.kept, block.index) | receive(exchange, state, block), clients.run, block)
         slopes = clients.run(Gradient(), rows, block)["gradient"].double().cpu()
         squares += float(slopes.square().sum())
         plain = plain + slopes.sum(0)
@@ -68,10 +68,11 @@ def _predictions(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(positions in the split, outputs there), every example once."""
     exchange = method.at(state.round)[-1]
-    everyone = _all_clients(clients, state)
+    everyone = all_clients(clients, state)
     everyone = everyone[(split.sizes > 0)]
     down = exchange.topology.down(state.memory, everyone, "model")
-    if down.form == "gather" and fine_tune is None and not state.kept.keys() & set(clients.task.names):
+    personal = exchange.unpack or fine_tune is not None or state.kept.keys() & set(clients.task.names)
+    if down.form == "gather" and not personal:
         # Clients of one center share a model: one pass over all their examples, no stack.
         centers = torch.full((clients.federation.n_clients,), -1)
         centers[everyone.index] = down.links.sender
@@ -84,7 +85,7 @@ def _predictions(
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in everyone[by_size].blocks(clients.block_size):
-        rows = take(state.kept, block.index) | receive(exchange, state, block)
+        rows = opened(exchange, take(state.kept, block.index) | receive(exchange, state, block), clients.run, block)
         trainable = block.sizes > 0
         if fine_tune is not None and bool(trainable.any()):
             rows = rows | {"start": rows["model"]}
@@ -105,7 +106,8 @@ def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) 
         yield index[valid], outputs[valid]
 
 
-def _all_clients(clients: Simulation, state: State) -> Cohort:
+def all_clients(clients: Simulation, state: State) -> Cohort:
+    """Everybody, with or without training data, held out or not."""
     sizes = clients.federation.train.sizes
     effort = torch.ones(len(sizes), dtype=torch.float64)
     return Cohort(torch.arange(len(sizes)), sizes, effort, len(sizes), clients.seed, state.round)

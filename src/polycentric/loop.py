@@ -18,14 +18,15 @@ from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
 from .errors import Diverged, Mistake, require
-from .evaluate import dissimilarity, evaluate
+from .evaluate import all_clients, dissimilarity, evaluate
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
 from .metrics import Scores, agreement, plain, share_below
 from .models import default
 from .record import Checkpoint, Folder, Tally
-from .round import Trip, receive, run_round
+from .round import Trip, opened, receive, run_round
+from .stack import take
 from .task import Loss, Task
 
 CHECKPOINT_SECONDS = 30.0
@@ -141,11 +142,10 @@ class Run:
                 f"a center has no {', '.join(missing)}: ask for a client's model, model_of(client=0)",
             )
             return self.clients.task.loaded(rows)
-        one = self.clients.everyone(self.state.round)
-        one = replace(one[:1], index=torch.tensor([client]))
-        received = receive(exchange, self.state, one)
-        kept = {name: rows[client] for name, rows in self.state.kept.items()}
-        return self.clients.task.loaded(kept | {name: rows[0] for name, rows in received.items()})
+        one = all_clients(self.clients, self.state)[torch.tensor([client])]
+        rows = take(self.state.kept, one.index) | receive(exchange, self.state, one)
+        rows = opened(exchange, rows, self.clients.run, one)
+        return self.clients.task.loaded({name: rows[name][0] for name in self.clients.task.names})
 
     # -- the loop ------------------------------------------------------------------------------------------
 

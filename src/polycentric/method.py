@@ -51,6 +51,7 @@ class Exchange:
     sends: tuple[str, ...] = ("model",)  # names that go up and are mixed into the centers
     tells: tuple[str, ...] = ()  # names that go up, are read by select and topology, and never mixed
     holds: Mapping[str, Held] = field(default_factory=dict)  # what centers hold beside the model, at the beginning
+    unpack: tuple[Learner, ...] = ()  # makes a model of what was received, before training and before every score
 
     def __post_init__(self) -> None:
         covered = self.privacy.covers
@@ -127,7 +128,7 @@ class Method:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise
                 held = exchange.holds.get(name, Held(first.shape[1]))
                 centers.setdefault(name, first.new_full((n_centers, held.width), held.value))
-            for learner in exchange.chain:
+            for learner in exchange.unpack + exchange.chain:
                 kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in learner.keeps(first).items()}
             memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)
         return State(centers, kept, memory)

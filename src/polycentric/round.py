@@ -114,12 +114,20 @@ def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:
 
 def visit(exchange: Exchange, received: Stacks, kept: Stacks, run: Executor, cohort: Cohort) -> tuple[Stacks, Stacks]:
     """What happens at the clients; in a real federation, on a stack of one. Returns (sent, kept)."""
-    rows = kept | received | ({"start": received["model"]} if "model" in received else {})
+    rows = opened(exchange, kept | received, run, cohort)
+    rows |= {"start": rows["model"]} if "model" in rows else {}
     for learner in exchange.chain:
         rows = rows | run(learner, rows, cohort)  # learn
     mine = {name: rows[name] for name in kept}  # keep
     rows = exchange.privacy.at_clients(rows)  # protect
     return {name: rows[name] for name in exchange.sends + exchange.told}, mine
+
+
+def opened(exchange: Exchange, rows: Stacks, run: Executor, cohort: Cohort) -> Stacks:
+    """What clients hold once they have unpacked: a choice among several models, say."""
+    for learner in exchange.unpack:
+        rows = rows | run(learner, rows, cohort)
+    return rows
 
 
 def joined(answers: list[Answer]) -> list[Answer]:

@@ -11,11 +11,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cells import Told, finished, run_cells
+from ..cells import Told, digest, finished, home, run_cells
 from ..config import Settings
 from ..errors import Mistake
 
+Measure = Callable[[dict[str, Any]], float]  # from a run's summary; NaN where it was not reached
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
+
+
+# (folder for the figures, setting -> the folder of every seed's run) -> (file name, caption) of each figure
+Draw = Callable[[Path, Mapping[str, Sequence[Path]]], list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,11 @@ class Row:
     """One number of the paper, and how to measure ours."""
 
     setting: str
-    settings: Mapping[str, Any]  # of the run, without the seed
+    settings: Mapping[str, Any]  # of the run, without the seed; rows of equal settings share their runs
     paper: float | None = None
+    measure: Measure | None = None  # None: the table's
+    what: str = ""  # empty: the table's
+    data: str = ""  # empty: the table's
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,13 @@ class Table:
     reference: str
     data: str  # what the numbers were measured on; a stand-in says so
     what: str  # the quantity in the cells
-    measure: Callable[[dict[str, Any]], float]  # from a run's summary; NaN where it was not reached
+    measure: Measure
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...] = ()
     seeds: int = 5
     notes: tuple[str, ...] = ()
     holds: Callable[[float, float], bool | None] = field(default=lambda paper, ours: None)
+    draw: Draw | None = None  # figures, from the folders of the runs
 
 
 @dataclass(frozen=True)
@@ -93,20 +102,26 @@ def reproduce_table(
         for row in rows
     }
     parent = runs / table.name
+    measures = {row.setting: row.measure for row in rows}
     if not cached:
-        every = [cell for row in cells.values() for cell in row]
+        every = list({digest(cell): cell for row in cells.values() for cell in row}.values())
         with bar(len(every)) as told:
             run_cells(every, parent, jobs=jobs, told=told)
     values: dict[str, list[float]] = {}
     for setting, mine in cells.items():
         found = [finished(cell, parent) for cell in mine]
-        values[setting] = [table.measure(s) if "metrics" in s else math.nan for s in found if s is not None]
+        measure = measures[setting] or table.measure
+        values[setting] = [measure(s) if "metrics" in s else math.nan for s in found if s is not None]
     results = [_result(table, row, values[row.setting], len(cells[row.setting])) for row in rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
     (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
     path = out / f"{table.name}.md"
-    path.write_text(page(table, results, values), encoding="utf-8")
+    figures = []
+    if table.draw:
+        done = {s: [home(c, parent) for c in mine if finished(c, parent)] for s, mine in cells.items()}
+        figures = table.draw(out, done)
+    path.write_text(page(table, results, values, figures), encoding="utf-8")
     return path
 
 
@@ -124,10 +139,11 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     holds = table.holds(row.paper, mean) if row.paper is not None and mean is not None else None
     command = f'polycentric reproduce {table.name} --only "{row.setting}"'
     note = "; ".join(notes)
-    return Result(table.what, row.setting, table.data, row.paper, mean, std, len(values), holds, note, command)
+    what, data = row.what or table.what, row.data or table.data
+    return Result(what, row.setting, data, row.paper, mean, std, len(values), holds, note, command)
 
 
-def page(table: Table, results: list[Result], values: Values) -> str:
+def page(table: Table, results: list[Result], values: Values, figures: Sequence[tuple[str, str]] = ()) -> str:
     """The table for people, in Markdown."""
     lines = [f"# {table.title}", "", f"{table.reference}", "", f"Data: {table.data}.", ""]
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
@@ -145,6 +161,8 @@ def page(table: Table, results: list[Result], values: Values) -> str:
     for claim in table.claims:
         holds, why = claim.judge(values)
         lines.append(f"- {claim.text} **{_word(holds, 'cannot be told')}**: {why}")
+    for name, caption in figures:
+        lines += ["", f"![{caption}]({name})", "", caption]
     if table.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"

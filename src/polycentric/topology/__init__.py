@@ -1,0 +1,37 @@
+"""Who averages with whom: every topology is a pair of matrices and two verbs beside them.
+
+    down(memory, cohort, name)  -> Mixing (cohort x centers)    what every client receives
+    place(memory, cohort, centers, sent) -> rows of memory      where these clients belong, from what they sent
+    up(memory, cohort, name)    -> Mixing (centers x cohort)    what every center hears
+    meet(memory, arrived, centers) -> memory, centers           what centers do among themselves, once an exchange
+
+A client's model is always `down @ centers`; from one round to the next clients hear each other through
+`down @ up`. Four clients, in every topology (n_k: examples of client k, rows of `up` before division):
+
+    Star    up  n0 n1 n2 n3     Clusters  up  1 . 1 .      Cells  up  n0 n1 a*n2 .    Graph  up  2/3 1/3  .   .
+            down 1 1 1 1 (a column)           . 1 . 1                 .  .  a*n2 n3   (path)     1/3 1/3 1/3  .
+                                                                      client 2 is in both cells   .  1/3 1/3 1/3
+    Alone   up  the identity, down the identity                                                   .   .  1/3 2/3
+"""
+
+from .cells import Cells, TwoLevel
+from .clusters import Clusters, Seeding, inner_products, squared_distances
+from .graph import Graph, metropolis, present
+from .star import Alone, Star, Sums
+from .verbs import Topology
+
+__all__ = [
+    "Alone",
+    "Cells",
+    "Clusters",
+    "Graph",
+    "Seeding",
+    "Star",
+    "Sums",
+    "Topology",
+    "TwoLevel",
+    "inner_products",
+    "metropolis",
+    "present",
+    "squared_distances",
+]

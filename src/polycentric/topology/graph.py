@@ -1,0 +1,104 @@
+"""No center: neighbours on a graph average with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import networkx
+import torch
+
+from ..cohort import Cohort
+from ..errors import Mistake, require
+from ..mixing import Mixing
+from ..stack import Stacks
+from .verbs import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Topology):
+    """No center: every client is its own and averages with its neighbours (D-PSGD).
+
+    `weights` is symmetric with rows that sum to one; entries may be negative (MATCHA). What a client would
+    have heard from an absent neighbour goes to its own fresh model, so mixing stays doubly stochastic
+    whoever is there. `only_own`: names that are carried along but not mixed.
+    """
+
+    weights: Mixing  # (clients, clients)
+    only_own: tuple[str, ...] = ()
+    whole = True  # who is absent decides the diagonal
+    at_home = True
+
+    def __post_init__(self) -> None:
+        n, m = self.weights.shape
+        require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
+        worst = float((self.weights.total - 1).abs().max()) if n else 0.0
+        require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
+        receiver, sender, weight = self.weights.links
+        there = torch.sparse_coo_tensor(torch.stack([receiver, sender]), weight, (n, n), check_invariants=False)
+        skew = (there - there.t()).coalesce().values().abs()
+        require(
+            not len(skew) or float(skew.max()) <= 1e-9,
+            "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)",
+        )
+
+    def n_centers(self, n_clients: int) -> int:
+        """One for each client."""
+        require(
+            n_clients == self.weights.shape[0],
+            f"the graph has {self.weights.shape[0]} nodes, but the federation has {n_clients} clients",
+        )
+        return n_clients
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of the identity."""
+        return Mixing.gather(cohort.index, cohort.n_clients)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Neighbours who are there, and the rest of the weight on the own fresh model."""
+        if name in self.only_own:
+            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+        return present(self.mixing(memory, cohort), cohort)
+
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """(clients, clients) if everybody were there."""
+        return self.weights
+
+
+def present(everyone: Mixing, cohort: Cohort) -> Mixing:
+    """A symmetric mixing of all clients, cut down to those who are there: (clients, cohort), rest kept."""
+    receiver, sender, weight = everyone.links
+    at = torch.full((cohort.n_clients,), -1)
+    at[cohort.index] = torch.arange(len(cohort))
+    off = (at[receiver] >= 0) & (at[sender] >= 0) & (receiver != sender)
+    receiver, sender, weight = receiver[off], sender[off], weight[off]
+    own = torch.ones(cohort.n_clients, dtype=torch.float64).index_add_(0, receiver, -weight)[cohort.index]
+    return Mixing.sparse(
+        torch.cat([receiver, cohort.index]),
+        torch.cat([at[sender], torch.arange(len(cohort))]),
+        torch.cat([weight, own]),
+        (cohort.n_clients, len(cohort)),
+        "keep",
+    )
+
+
+def metropolis(graph: networkx.Graph, disconnected: Literal["refuse", "allow"] = "refuse") -> Mixing:
+    """Metropolis weights: M_ij = 1 / (1 + max(d_i, d_j)) on edges, the rest on the diagonal.
+
+    Symmetric, doubly stochastic and non-negative on every graph; 1/3 each on a ring. Nodes are 0 .. n-1.
+    """
+    n = graph.number_of_nodes()
+    require(set(graph.nodes) == set(range(n)), "the nodes of the graph must be numbered 0 .. n-1")
+    require(not graph.is_directed(), "the graph is directed: neighbours must hear each other")
+    if disconnected == "refuse" and n and not networkx.is_connected(graph):
+        raise Mistake(
+            f"the graph has {networkx.number_connected_components(graph)} parts that never hear each other, so "
+            "there is no consensus; connect them, or pass disconnected='allow'"
+        )
+    degree = torch.tensor([graph.degree(i) for i in range(n)], dtype=torch.float64)
+    pairs = torch.tensor([(i, j) for i, j in graph.edges if i != j], dtype=torch.int64).view(-1, 2)
+    i, j = torch.cat([pairs, pairs.flip(1)]).T
+    weight = 1 / (1 + torch.maximum(degree[i], degree[j]))
+    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
+    every = torch.arange(n)
+    return Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
