@@ -146,8 +146,8 @@ ACTIVE = Table(
         "On the made data the learning rate is not tuned but varied: how much is saved depends on how much of the work "
         "the first tour does.",
         "On unipen62 lr = 0.3 was chosen for uniform selection by `sweeps/active-lr.toml`: the largest of three, 40 "
-        "rounds, seed 0, a tenth of the training examples held out. There the value sqrt(n) F also prefers writers with "
-        "many examples, so a round of active selection does more work: rounds are saved, not steps.",
+        "rounds, seed 0, a tenth of the training examples held out. There the value sqrt(n) F also prefers writers "
+        "with many examples, so a round of active selection does more work: rounds are saved, not steps.",
         "The made data are one draw for all seeds; the seed changes the model, the batches, the test part and who is "
         "drawn.",
         "The last claim is ours; it holds when the weighed variant saves at most a tenth of the rounds at every rate.",
