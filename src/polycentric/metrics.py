@@ -54,7 +54,8 @@ class Scores:
     def only(self, which: npt.NDArray[np.bool_]) -> Scores:
         """The scores of some clients; what is pooled over all cannot be told for them."""
         mine = {name: getattr(self, name)[which] for name in ("count", "loss", "accuracy", "f1")}
-        return replace(self, **mine, **dict.fromkeys(POOLED, float("nan")))
+        unknown = dict.fromkeys(POOLED, float("nan"))
+        return replace(self, **(mine | unknown))
 
     def summary(self) -> dict[str, float]:
         """The numbers of one evaluation, by name."""
