@@ -40,6 +40,7 @@ class Simulation:
         executor: "looped", "stacked", or "auto" to choose by model and device (see `chosen`).
         block: clients learned at once; None: as many as fit the cache.
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
+        held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
     """
 
     federation: Federation
@@ -48,6 +49,7 @@ class Simulation:
     executor: ExecutorName = "auto"
     block: int | None = None
     held_out: float = 0.0
+    held_out_seed: int | None = None
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +78,8 @@ class Simulation:
         """Which clients are held out of training, (clients,) bool."""
         every = torch.arange(self.federation.n_clients)
         out = torch.zeros(len(every), dtype=torch.bool)
-        out[uniform(self.seed, "held out", every).argsort()[: round(self.held_out * len(every))]] = True
+        seed = self.seed if self.held_out_seed is None else self.held_out_seed
+        out[uniform(seed, "held out", every).argsort()[: round(self.held_out * len(every))]] = True
         return out
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:

@@ -64,6 +64,7 @@ class Settings(BaseModel):
     fine_tune: int = Field(default=1, ge=0)
     dissimilarity: bool = False
     held_out: float = Field(default=0.0, ge=0, lt=1)
+    held_out_seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     executor: Literal["auto", "looped", "stacked"] = "auto"
     block: int | None = Field(default=None, ge=1)
     device: str = "auto"
@@ -114,6 +115,7 @@ class Settings(BaseModel):
             executor=self.executor,
             block=self.block,
             held_out=self.held_out,
+            held_out_seed=self.held_out_seed,
             device=self.device,
             dtype=self.dtype,
         )

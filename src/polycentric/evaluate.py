@@ -28,10 +28,13 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
     losses = torch.zeros(len(split), dtype=torch.float64)
     labels, classes = split.y.cpu(), clients.federation.classes
     predicted = torch.zeros(len(split), dtype=torch.int64)
+    margin = torch.zeros(len(split), dtype=torch.float64) if len(classes) == 2 else None
     for index, outputs in _predictions(method, state, clients, split, fine_tune):
         targets = clients.task.targets(split.y[index])
         losses[index.cpu()] = clients.task.loss(outputs, targets).double().cpu()
         predicted[index.cpu()] = outputs.argmax(-1).cpu()
+        if margin is not None:
+            margin[index.cpu()] = (outputs[..., 1].double() - outputs[..., 0].double()).cpu()
     return score(
         predicted.numpy() if classes else None,
         labels.numpy(),
@@ -39,6 +42,7 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
         split.owner.cpu().numpy(),
         clients.federation.n_clients,
         len(classes),
+        None if margin is None else margin.numpy(),
     )
 
 

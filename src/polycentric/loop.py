@@ -336,6 +336,7 @@ def prepare(
     executor: ExecutorName = "auto",
     block: int | None = None,
     held_out: float = 0.0,
+    held_out_seed: int | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     folder: Folder | None = None,
@@ -350,7 +351,7 @@ def prepare(
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
     task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
-    clients = Simulation(federation, task, seed, executor, block, held_out)
+    clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed)
     state = method.begin(task.start(), federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, folder=folder)
@@ -383,7 +384,7 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune: see `Schedule`.
-        how: executor, block, held_out, device, dtype, loss; see `prepare`.
+        how: executor, block, held_out, held_out_seed, device, dtype, loss; see `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)

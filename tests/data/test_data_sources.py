@@ -134,8 +134,33 @@ def test_teacher_vectors_lie_around_a_common_one() -> None:
     assert float((with_noise.y - pool.y).std()) == pytest.approx(0.5, rel=0.05)
 
 
+def test_the_rarer_class_is_at_a_few_clients_each_in_its_own_direction() -> None:
+    pool = sound(data.minority(clients=100, share=0.05, dimension=8, examples=400, distance=2.0, spread=3.0))
+    assert pool.group is not None
+    y, has = pool.y.view(100, 400), pool.group.view(100, 400)[:, 0] == 1
+    assert int(has.sum()) == 5 and bool((y[has].sum(1) == 200).all()) and int(y[~has].sum()) == 0
+    x = pool.x.view(100, 400, 8).double()
+    assert float(x[~has].mean((0, 1)).norm()) < 0.05
+    centers = torch.stack([x[k][y[k] == 1].mean(0) for k in has.nonzero()[:, 0].tolist()])
+    apart = (centers[:, None] - centers).norm(dim=2)
+    assert float(apart[~torch.eye(5, dtype=torch.bool)].min()) > 1  # no two of them alike
+    alike = data.minority(clients=100, share=0.05, dimension=8, examples=400, distance=2.0, spread=0.0)
+    middle = alike.x[alike.y == 1].double().mean(0)
+    assert float(middle.norm()) == pytest.approx(2.0, rel=0.1)
+
+
 @pytest.mark.parametrize(
-    "name", ["synthetic(x,1)", "synthetic(1,2,3,4,5)", "synthetic(-1,1)", "teacher(depth=3)", "digits(3)"]
+    "name",
+    [
+        "minority(0)",
+        "minority(10,2)",
+        "minority(10,0.1,5,1)",
+        "synthetic(x,1)",
+        "synthetic(1,2,3,4,5)",
+        "synthetic(-1,1)",
+        "teacher(depth=3)",
+        "digits(3)",
+    ],
 )
 def test_built_in_names_are_checked(name: str) -> None:
     refused(lambda: find(name))
@@ -665,7 +690,7 @@ def test_names_are_looked_up_in_order(places: Path) -> None:
     assert len(find(str(places / "two" / "mine.npz")).x) == 12
     (places / "two" / "broken.npz").write_bytes(b"PK")
     found = {name: (where, what) for name, where, what in data.available()}
-    assert list(found) == ["digits", "synthetic", "teacher", "mine", "broken", "handwriting"]
+    assert list(found) == ["digits", "synthetic", "minority", "teacher", "mine", "broken", "handwriting"]
     assert found["mine"] == (str(places / "one"), "9 examples of 4x5, 3 classes, natural clients")
     assert "broken.npz" in found["broken"][1]
     refused(lambda: find("mien"), "did you mean 'mine'", "POLYCENTRIC_DATA")

@@ -15,7 +15,8 @@ from ..cells import Told, digest, finished, home, run_cells
 from ..config import Settings
 from ..errors import Mistake
 
-Measure = Callable[[dict[str, Any]], float]  # from a run's summary; NaN where it was not reached
+# From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
+Measure = Callable[[dict[str, Any]], float]
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
 
 
@@ -109,9 +110,9 @@ def reproduce_table(
             run_cells(every, parent, jobs=jobs, told=told)
     values: dict[str, list[float]] = {}
     for setting, mine in cells.items():
-        found = [finished(cell, parent) for cell in mine]
+        found = [(finished(cell, parent), {"run_dir": str(home(cell, parent))}) for cell in mine]
         measure = measures[setting] or table.measure
-        values[setting] = [measure(s) if "metrics" in s else math.nan for s in found if s is not None]
+        values[setting] = [measure(s | place) if "metrics" in s else math.nan for s, place in found if s is not None]
     results = [_result(table, row, values[row.setting], len(cells[row.setting])) for row in rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
@@ -123,6 +124,25 @@ def reproduce_table(
         figures = table.draw(out, done)
     path.write_text(page(table, results, values, figures), encoding="utf-8")
     return path
+
+
+def history(run: Path | str) -> list[dict[str, Any]]:
+    """Every evaluation of a run, in order, from its folder."""
+    with (Path(run) / "metrics.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def first_reaching(run: Path | str, target: float, metric: str = "micro_accuracy") -> dict[str, Any] | None:
+    """The first evaluation of a run at which `metric` is `target` or more."""
+    return next((row for row in history(run) if (row.get(metric) or 0.0) >= target), None)
+
+
+def curves(runs: Sequence[Path], metric: str) -> tuple[list[int], list[list[float]]]:
+    """(rounds, one curve a run) of a metric, as far as the shortest run goes; NaN where there is no number."""
+    every = [history(run) for run in runs if (run / "metrics.jsonl").is_file()]
+    length = min(map(len, every), default=0)
+    numbers = [[math.nan if (v := row.get(metric)) is None else float(v) for row in one[:length]] for one in every]
+    return [row["round"] for row in every[0][:length]] if every else [], numbers
 
 
 def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
