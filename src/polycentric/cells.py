@@ -61,6 +61,7 @@ def ended(folder: Folder) -> Run:
     if checkpoint is None:
         raise Mistake(f"{folder.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
     prepared.state, prepared.tally, prepared.folder = checkpoint.state, checkpoint.tally, folder
+    prepared.history, prepared.places = list(checkpoint.history), folder.read_places()
     if prepared.schedule.patience and checkpoint.tally.best_round is not None:
         prepared.state = folder.load_best(prepared.clients.task.device)
     return prepared

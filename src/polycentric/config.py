@@ -63,6 +63,7 @@ class Settings(BaseModel):
     target: float | None = Field(default=None, gt=0, le=1)
     fine_tune: int = Field(default=1, ge=0)
     dissimilarity: bool = False
+    optimistic: bool = False
     held_out: float = Field(default=0.0, ge=0, lt=1)
     executor: Literal["auto", "looped", "stacked"] = "auto"
     block: int | None = Field(default=None, ge=1)
@@ -104,6 +105,7 @@ class Settings(BaseModel):
             self.target,
             self.fine_tune,
             self.dissimilarity,
+            self.optimistic,
         )
         return prepare(
             method,

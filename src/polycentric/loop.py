@@ -18,7 +18,7 @@ from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, dissimilarity, evaluate
+from .evaluate import all_clients, dissimilarity, evaluate, optimistic
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
@@ -43,6 +43,9 @@ class Schedule:
     target: float | None = None  # stop once the test accuracy over all examples is there: how many rounds it takes
     fine_tune: int = 1  # epochs of local training before the last evaluation; 0: leave it out
     dissimilarity: bool = False  # also measure how unlike the clients' gradients are, at every evaluation
+    optimistic: bool = (
+        False  # also score the centers by a rule that looks at the test labels; see `evaluate.optimistic`
+    )
 
     def __post_init__(self) -> None:
         require(self.rounds >= 0, f"rounds must not be negative, got {self.rounds}")
@@ -79,7 +82,8 @@ class Run:
     tally: Tally = Tally()
     history: list[dict[str, Any]] = field(default_factory=list)
     folder: Folder | None = None
-    scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised
+    scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised, ...
+    places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
 
@@ -116,6 +120,7 @@ class Run:
             "metrics": plain(self.metrics),
             "initial": plain(self._seen(self.scores["initial"]).summary()) if "initial" in self.scores else None,
             "personalised": plain(self._seen(personalised).summary() | self._worse()) if personalised else None,
+            **self._optimistic(),
             "held_out": new or None,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
@@ -230,6 +235,7 @@ class Run:
             if trips:
                 self._judge(valid)
         row = plain(row)
+        self._record_places()
         self.history.append(row)
         if self.folder:
             self.folder.append_metrics(row)
@@ -272,9 +278,22 @@ class Run:
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
         elif "in_use" not in self.scores:
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
+        if self.schedule.optimistic and (
+            found := optimistic(self.method, self.state, self.clients, self.federation.test)
+        ):
+            self.scores |= dict(zip(("optimistic", "one_center"), found, strict=True))
         if self.schedule.fine_tune and (train := trainer_of(self.method)):
             tune = replace(train, epochs=self.schedule.fine_tune, steps=None, terms=(), decay=1.0)
             self.scores["personalised"] = evaluate(self.method, self.state, self.clients, self.federation.test, tune)
+
+    def _optimistic(self) -> dict[str, Any]:
+        """What centers chosen by the test labels would score: to be shown beside a result, never as one."""
+        if not self.schedule.optimistic:
+            return {}
+        if "optimistic" not in self.scores:
+            return {"optimistic": None}
+        each, one = (plain(self._seen(self.scores[name]).summary()) for name in ("optimistic", "one_center"))
+        return {"optimistic": {**each, "one_center": one}}
 
     def _worse(self) -> dict[str, float]:
         """The share of clients that fine-tuning made worse."""
@@ -286,6 +305,15 @@ class Run:
         if group is None or assignment is None:
             return {}
         return {"ari": agreement(assignment.cpu().numpy(), group.numpy())}
+
+    def _record_places(self) -> None:
+        """Every client's center at an evaluation, where clients have one: a line of places.csv."""
+        assignment = self.state.memory.get("assignment")
+        if assignment is None:
+            return
+        self.places[self.state.round] = assignment.cpu().tolist()
+        if self.folder:
+            self.folder.append_places(self.state.round, self.places[self.state.round])
 
     def _checkpoint(self) -> None:
         if self.folder:
@@ -370,6 +398,7 @@ def run(
     patience: int | None = None,
     target: float | None = None,
     fine_tune: int = 1,
+    optimistic: bool = False,
     **how: Any,
 ) -> Run:
     """Run a method on a federation and return the finished run.
@@ -382,10 +411,10 @@ def run(
         seed: of everything random.
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
-        evaluate_every, checkpoint_every, patience, target, fine_tune: see `Schedule`.
+        evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic: see `Schedule`.
         how: executor, block, held_out, device, dtype, loss; see `prepare`.
     """
-    schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune)
+    schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic=optimistic)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
     if out is not None:
         prepared.folder = Folder.new(Path(out))
@@ -415,10 +444,12 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
     if checkpoint is None:
         folder.rewind_metrics(())
+        folder.rewind_places(-1)
     else:
         prepared.state, prepared.tally = checkpoint.state, checkpoint.tally
         prepared.history = list(checkpoint.history)
         folder.rewind_metrics(checkpoint.history)
+        prepared.places = folder.rewind_places(checkpoint.state.round)
     for problem in problems:
         folder.log(problem)
     folder.log(f"resumed after round {prepared.state.round}")

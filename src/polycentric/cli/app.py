@@ -92,6 +92,12 @@ def run(
     dissimilarity: Annotated[
         bool | None, typer.Option("--dissimilarity", help="Also measure how unlike the clients' gradients are.")
     ] = None,
+    optimistic: Annotated[
+        bool | None,
+        typer.Option(
+            "--optimistic", help="Also score centers chosen by the test labels: a bias to show, not a result."
+        ),
+    ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Rounds between evaluations. [default: about 50 in a run]")
     ] = None,
@@ -132,8 +138,8 @@ def run(
         method,
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, executor=executor,
-        block=block, device=device, dtype=dtype, set=settings,
+        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
+        executor=executor, block=block, device=device, dtype=dtype, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
