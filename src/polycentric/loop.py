@@ -309,7 +309,7 @@ class Run:
     def _record_places(self) -> None:
         """Every client's center at an evaluation, where clients have one: a line of places.csv."""
         assignment = self.state.memory.get("assignment")
-        if assignment is None:
+        if assignment is None or self.state.round == 0:  # before the first round nobody has found a place
             return
         self.places[self.state.round] = assignment.cpu().tolist()
         if self.folder:

@@ -225,6 +225,43 @@ def personalize(
 
 
 @app.command()
+def clusters(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run with several centers.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures. [default: clusters/ in the run's]")] = None,
+    clients: Annotated[int | None, typer.Option(min=4, help="Show at most so many, drawn by the run's seed.")] = None,
+    examples: Annotated[
+        bool, typer.Option(help="Also show examples of each cluster; leave them out where data are personal.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """See the clusters of a run: over the rounds, on a map, as a tree, and by examples.
+
+    Example: polycentric clusters runs/fesem-digits
+    """
+    from ..cells import ended
+    from ..errors import require
+    from ..record import Folder
+    from ..report.clusters import draw, places_of, told
+    from .screen import out as screen
+    from .screen import say, tell
+
+    opened = Folder.open(folder)
+    require((folder / "summary.json").is_file(), f"{folder} is not a finished run: `polycentric resume {folder}` first")
+    looked_at = ended(opened)
+    places_of(looked_at)
+    paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
+    found = told(looked_at)
+    if as_json:
+        tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
+        return
+    for path in paths:
+        screen.print(str(path), soft_wrap=True)
+    sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
+    known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
+    say(f"clients of each cluster: {sizes}{known}")
+
+
+@app.command()
 def compare(
     methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
