@@ -29,7 +29,8 @@ Data = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4."
+        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4; "
+        "then +rotations=2 or +sample=10000."
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]

@@ -390,6 +390,43 @@ def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, 
     return True
 
 
+def draw_numbers(run: Run, path: Path) -> bool:
+    """Each cluster in numbers: clients, examples of a client, and the labels that set it apart from the others."""
+    rows, classes = statistics(run), run.federation.classes
+    sizes, places = run.federation.train.sizes.numpy(), places_of(run)
+    if not classes:
+        return False
+    every = np.array([[row["labels"][name] for name in classes] for row in rows])
+    weight = np.array([row["examples"] for row in rows], dtype=float)
+    shift = 100 * (every - weight @ every / weight.sum())
+    most = np.sort(np.argsort(-np.abs(shift).max(0), kind="stable")[:10])
+    protected = [row.get("protected") for row in rows]
+    with panels(path, 1, 3, size=(3.7, 3.0)) as axes:
+        first, second, third = axes[0]
+        numbers = [row["cluster"] for row in rows]
+        colours, at = [colour(k) for k in numbers], np.arange(len(rows))
+        first.bar(at, [row["clients"] for row in rows], color=colours)
+        first.set_title("clients")
+        for x, row, share in zip(at, rows, protected, strict=True):
+            if share is not None:
+                first.text(x, row["clients"], f"{share:.0%}", ha="center", va="bottom", fontsize=8)
+        if any(share is not None for share in protected):
+            first.set_title("clients (above: protected attribute)")
+        second.boxplot([sizes[places == k] for k in numbers], positions=at, widths=0.5, flierprops={"ms": 2})
+        if int(sizes.max()) > 20 * max(1, int(np.median(sizes))):
+            second.set_yscale("log")
+        second.set_title("training examples of a client")
+        for axis in (first, second):
+            axis.set_xticks(at, numbers)
+            axis.set_xlabel("cluster")
+        width = 0.8 / len(rows)
+        for n, k in enumerate(numbers):
+            third.bar(np.arange(len(most)) + (n - (len(rows) - 1) / 2) * width, shift[n, most], width, color=colour(k))
+        third.set_xticks(range(len(most)), [classes[c] for c in most])
+        third.set_title("share of a label less everybody's, points")
+    return True
+
+
 def told(run: Run) -> dict[str, Any]:
     """The clusters of a run in one JSON object: sizes, and their agreement with known groups."""
     places = places_of(run)
