@@ -201,7 +201,7 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
             shown = []
             for column, r in zip(columns, found, strict=True):
                 shown += ["-" if r is None or r.paper is None else f"{r.paper:g}"] if column in told else []
-                shown.append("-" if r is None else _ours(r))
+                shown.append("-" if r is None else _ours(r, 1 if r.ours_mean is not None and r.ours_mean >= 1 else 2))
             there = [r for r in found if r is not None]
             lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in there)} |")
             notes += [f"{line}: {note}" for note in dict.fromkeys(r.note for r in there if r.note)]
@@ -209,9 +209,11 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
     return lines
 
 
-def _ours(r: Result) -> str:
+def _ours(r: Result, decimals: int | None = None) -> str:
     if r.ours_mean is None:
         return "not reached" if r.seeds else "not run"
+    if decimals is not None:
+        return f"{r.ours_mean:.{decimals}f}" + (f" ± {r.ours_std:.{decimals}f}" if r.ours_std is not None else "")
     return f"{r.ours_mean:.4g}" + (f" ± {r.ours_std:.3g}" if r.ours_std is not None else "")
 
 
