@@ -62,7 +62,7 @@ class TrimmedSeeding(Seeding):
         distance = self._seeds(rows, uniform(*cohort.key, "seeding", restart, torch.arange(self.k)).tolist())
         nearest = distance.argmin(1)
         for _ in range(self.iterations):
-            for k in nearest.unique().tolist():
+            for k in torch.unique(nearest).tolist():
                 distance[:, k] = squared_distance(rows, self.rule.of(rows[(nearest == k).to(rows.device)]))
             last, nearest = nearest, distance.argmin(1)
             if bool((nearest == last).all()):
