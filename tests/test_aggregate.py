@@ -6,12 +6,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from polycentric.aggregate import Krum, Mean, Median, TrimmedMean
+from polycentric.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
 from polycentric.errors import Mistake
 from polycentric.mixing import Mixing
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
-RULES = (Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2))
+RULES = (Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2), GeometricMedian())
 ROBUST = RULES[1:]
 
 

@@ -18,6 +18,7 @@ from polycentric import (
     Average,
     Diverged,
     Federation,
+    GeometricMedian,
     KeepPrivate,
     Krum,
     Mean,
@@ -62,6 +63,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "fomaml": META,
     "meta": {"first": Average(), "rounds": 10},
     "fesem": {"warm_up": None},
+    "tkm": {"warm_up": None},
 }
 
 # What makes a method stand still, and what makes it grow beyond all bounds.
@@ -431,7 +433,7 @@ def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
 
 # -- parts combine -------------------------------------------------------------------------------------------
 
-AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2)]
+AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), GeometricMedian(), Krum(0.2), Krum(0.2, keep=2)]
 CENTERS = [Average(), SGD(0.5), Momentum(0.5, 0.9), Adam(0.01)]
 takes_parts = pytest.mark.parametrize(
     "name", [name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()]

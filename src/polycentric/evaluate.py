@@ -89,6 +89,7 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
     grad F = sum_k p_k grad F_k with p_k by data size. Zero for identical clients; FedProx's measure of heterogeneity.
     """
     exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
+    everyone = everyone[~clients.liars[everyone.index]]
     share = everyone.weights / everyone.weights.sum()
     squares, plain, mean = 0.0, torch.zeros(1), torch.zeros(1)
     place = torch.full((clients.federation.n_clients,), -1)

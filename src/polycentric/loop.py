@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from .attack import Attack
 from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
@@ -94,11 +95,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The scores of the model in use at the end, at the clients that train."""
+        """The scores of the model in use at the end, at the clients that train and do not attack."""
         return self._seen(self.scores["in_use"]).summary() | self._clusters()
 
     def _seen(self, scores: Scores) -> Scores:
-        return scores.only(~self.clients.new.numpy()) if self.clients.held_out else scores
+        judged = self.clients.judged.numpy()
+        return scores if judged.all() else scores.only(judged)
 
     def _held_out(self, scores: Scores) -> Scores:
         return scores.only(self.clients.new.numpy())
@@ -127,6 +129,8 @@ class Run:
             "simulated_seconds": None,
             "epsilon": None,
             "dropped": self.tally.dropped,
+            "attack": repr(self.clients.attack) if self.clients.attack else None,
+            "attackers": int(self.clients.liars.sum()),  # their scores count nowhere
             "best_round": self.tally.best_round,
             "best_validation": self.tally.best,
             "rounds_to_target": self.rounds_to_target,
@@ -297,14 +301,15 @@ class Run:
 
     def _worse(self) -> dict[str, float]:
         """The share of clients that fine-tuning made worse."""
-        return {"share_worse": share_below(self.scores["personalised"], self.scores["in_use"])}
+        return {"share_worse": share_below(self._seen(self.scores["personalised"]), self._seen(self.scores["in_use"]))}
 
     def _clusters(self) -> dict[str, float]:
         """How well clusters agree with known groups, where there are both."""
         group, assignment = self.federation.group, self.state.memory.get("assignment")
         if group is None or assignment is None:
             return {}
-        return {"ari": agreement(assignment.cpu().numpy(), group.numpy())}
+        honest = ~self.clients.liars
+        return {"ari": agreement(assignment.cpu()[honest].numpy(), group[honest].numpy())}
 
     def _record_places(self) -> None:
         """Every client's center at an evaluation, where clients have one: a line of places.csv."""
@@ -364,6 +369,7 @@ def prepare(
     executor: ExecutorName = "auto",
     block: int | None = None,
     held_out: float = 0.0,
+    attack: Attack | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     folder: Folder | None = None,
@@ -378,7 +384,7 @@ def prepare(
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
     task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
-    clients = Simulation(federation, task, seed, executor, block, held_out)
+    clients = Simulation(federation, task, seed, executor, block, held_out, attack)
     state = method.begin(task.start(), federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, folder=folder)
@@ -412,7 +418,7 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic: see `Schedule`.
-        how: executor, block, held_out, device, dtype, loss; see `prepare`.
+        how: executor, block, held_out, attack, device, dtype, loss; see `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic=optimistic)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
@@ -436,7 +442,8 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
             f"the data are not those the run began with (fingerprint {prepared.federation.fingerprint}, then "
             f"{was.get('fingerprint')}): restore them, or begin a new run"
         )
-    for what, now in (("parameters", prepared.clients.task.width), ("method", repr(prepared.method))):
+    same = {"parameters": prepared.clients.task.width, "method": repr(prepared.method)}
+    for what, now in (same | {"attack": repr(prepared.clients.attack)}).items():
         if was.get(what, now) != now:
             raise Mistake(f"the {what} are not those the run began with: restore its config.json, or begin a new run")
     checkpoint, problems = folder.load(prepared.clients.task.device)
@@ -466,4 +473,5 @@ def environment(prepared: Run) -> dict[str, Any]:
         "fingerprint": prepared.federation.fingerprint,
         "parameters": prepared.clients.task.width,
         "method": repr(prepared.method),
+        "attack": repr(prepared.clients.attack),
     }

@@ -51,6 +51,12 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto. [default: auto]")]
+AttackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2)."
+    ),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
 
 
@@ -90,6 +96,7 @@ def run(
     held_out: Annotated[
         float | None, typer.Option(help="Share of the clients that never train and are scored apart.")
     ] = None,
+    attack: AttackOption = None,
     dissimilarity: Annotated[
         bool | None, typer.Option("--dissimilarity", help="Also measure how unlike the clients' gradients are.")
     ] = None,
@@ -140,7 +147,7 @@ def run(
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
-        executor=executor, block=block, device=device, dtype=dtype, set=settings,
+        executor=executor, block=block, device=device, dtype=dtype, attack=attack, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -272,6 +279,7 @@ def compare(
     model: Model = None,
     rounds: Rounds = None,
     settings: Sets = None,
+    attack: AttackOption = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; finished ones in it are not run again.")] = Path(
         "runs/compare"
     ),
@@ -290,7 +298,9 @@ def compare(
     from .screen import out as screen
     from .screen import tell
 
-    common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
+    common = dict(
+        data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device, attack=attack
+    )
     methods = list(dict.fromkeys(methods))
     cells = [
         _settings(method, **common, seed=seed, set=_those_known(method, settings))
@@ -476,6 +486,7 @@ def _settings(method: str, **options: Any) -> Any:
     changes = options.get("set") or []
     settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
     settings.build_method()  # every mistake in the settings is found before anything is read or written
+    settings.build_attack()
     return settings
 
 
@@ -508,7 +519,8 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     prepared = lonely.prepare(ran.federation)
     with progress("nofed", asked.rounds, quiet=quiet) as watch:
         prepared.go(watch)
-    return share_below(ran.scores["in_use"], prepared.scores["in_use"])
+    judged = ran.clients.judged.numpy()
+    return share_below(ran.scores["in_use"].only(judged), prepared.scores["in_use"].only(judged))
 
 
 def _tracked(watch: Any, path: Path) -> Any:
@@ -553,5 +565,7 @@ def _closing(summary: dict[str, Any]) -> None:
     )
     if summary["dropped"]:
         say(f"note: {summary['dropped']} answers were not finite and were left out")
+    if summary.get("attackers"):
+        say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

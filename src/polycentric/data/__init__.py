@@ -2,7 +2,7 @@
 
 from .federation import Federation, Pool, Split
 from .formats import cifar, folders, hugging_face, idx
-from .generated import synthetic, teacher
+from .generated import mixture, synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
@@ -39,6 +39,7 @@ __all__ = [
     "label_counts",
     "leaf",
     "load",
+    "mixture",
     "npz",
     "parse",
     "read",

@@ -21,7 +21,7 @@ import torch
 from ..errors import Mistake, require, unknown
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
-from .generated import synthetic, teacher
+from .generated import mixture, synthetic, teacher
 from .layout import npz, save, summary
 from .leaf_json import leaf, leaf_files
 
@@ -59,6 +59,7 @@ BUILT_IN: dict[str, tuple[Callable[..., Pool], str]] = {
         "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
     ),
     "teacher": (teacher, "linear regression, each client's true vector near a common one"),
+    "mixture": (mixture, "mixture(k): linear regression, k true vectors, each client has one of them"),
 }
 
 

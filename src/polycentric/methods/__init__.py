@@ -18,6 +18,7 @@ from .maml import maml
 from .meta import meta
 from .nofed import nofed
 from .reptile import reptile
+from .tkm import tkm
 
 METHODS: dict[str, Callable[..., Method]] = {
     "nofed": nofed,
@@ -33,6 +34,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "tkm": tkm,
 }
 
 __all__ = [
@@ -50,4 +52,5 @@ __all__ = [
     "meta",
     "nofed",
     "reptile",
+    "tkm",
 ]

@@ -18,6 +18,7 @@ from .cells import Cells, TwoLevel
 from .clusters import Clusters, Seeding, inner_products, squared_distances
 from .graph import Graph, metropolis, present
 from .star import Alone, Star, Sums
+from .trimmed import TrimmedSeeding
 from .verbs import Topology
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Star",
     "Sums",
     "Topology",
+    "TrimmedSeeding",
     "TwoLevel",
     "inner_products",
     "metropolis",
