@@ -371,23 +371,30 @@ def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, 
         for client in members[torch.from_numpy(best.copy())].tolist():
             mine = [((owner == client) & (labels == c)).nonzero()[:, 0] for c in shown]
             lines.append((int(k), [train.x[m[0]].cpu() if len(m) else None for m in mine]))
-    with panels(path, len(lines), len(shown), size=(0.52, 0.52)) as axes:
-        for row, (k, images) in enumerate(lines):
-            for column, picture in enumerate(images):
-                axis = axes[row, column]
-                axis.set_xticks([])
-                axis.set_yticks([])
-                axis.grid(False)
-                for side in axis.spines.values():
-                    side.set_visible(True)
-                    side.set_color(colour(k))
-                if picture is not None:
-                    whole = picture.float() / (255 if picture.dtype == torch.uint8 else 1)
-                    still = whole[0] if len(whole) == 1 else whole.permute(1, 2, 0)
-                    axis.imshow(still.numpy().clip(0, 1), cmap="gray_r", vmin=0, vmax=1)
+    tiles = [[_tile(picture, run.federation.shape, colour(k)) for picture in images] for k, images in lines]
+    sheet = np.concatenate([np.concatenate(row, axis=1) for row in tiles])
+    with panels(path, size=(0.3 + 0.45 * len(shown), 0.45 * len(lines))) as axes:
+        axis = axes[0, 0]
+        axis.imshow(sheet, interpolation="nearest")
+        axis.axis("off")
+        for row, (k, _) in enumerate(lines):
             if row == 0 or lines[row - 1][0] != k:
-                axes[row, 0].set_ylabel(str(k), rotation=0, ha="right", va="center", color=colour(k), weight="bold")
+                middle = (row + 0.5) * len(tiles[0][0])
+                axis.text(-3, middle, str(k), ha="right", va="center", color=colour(k), weight="bold")
     return True
+
+
+def _tile(picture: Tensor | None, shape: tuple[int, ...], frame: str) -> Floats:
+    """One example with a frame, (height + 4, width + 4, 3); a grey one is drawn dark on white."""
+    channels, height, width = shape
+    tile = np.ones((height + 4, width + 4, 3))
+    tile[1:-1, 1:-1] = [int(frame[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    tile[2:-2, 2:-2] = 1.0
+    if picture is not None:
+        whole = (picture.float() / (255 if picture.dtype == torch.uint8 else 1)).clamp(0, 1)
+        still = (1 - whole[:1] if channels != 3 else whole).permute(1, 2, 0).numpy()
+        tile[2:-2, 2:-2] = np.broadcast_to(still, (height, width, 3))
+    return tile
 
 
 def draw_numbers(run: Run, path: Path) -> bool:
