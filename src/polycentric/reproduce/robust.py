@@ -183,7 +183,7 @@ ROBUST = Table(
         "holds only if all three are far enough below.",
         "The baseline is the same method with plain k-means and plain means, beta = 0. Where attackers are far out "
         "they take a center of their own and the two groups share the other one, as the second figure shows: the "
-        "baseline then loses the groups, not only some accuracy. Trimming less than there are attackers loses them too.",
+        "baseline then loses the groups, not only some accuracy. Trimming less than the attackers loses them too.",
         "Attackers are drawn among all clients, so a cluster may have more of them than their share.",
         "Sign-flip sends start - 3 (w - start), large-norm adds noise of deviation 10 to every number, label-flip "
         "trains on C - 1 - y, or on -y in the regression.",
