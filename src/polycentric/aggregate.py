@@ -197,8 +197,8 @@ class GeometricMedian(Robust):
         z  <-  sum_i w_i x_i / sum_i w_i,      w_i = 1 / sqrt(nu^2 + |x_i - z|^2)
 
     nu = `smooth` times the median distance of the rows from their coordinate-wise median, where the iteration begins.
-    Fewer than half of the rows, whatever they say, cannot move z farther from any point than
-    2 (1 - a) / (1 - 2 a) times the farthest honest row, a their share. It turns and moves with its rows, which
+    Fewer than half of the rows, whatever they say, cannot move z farther from a point than 2 (1 - a) / (1 - 2 a) times
+    as far as the farthest honest row is from it, a their share. It turns and moves with its rows, which
     coordinate-wise rules do not. z is always a mean of rows, so distances follow from inner products, which are
     summed once over pieces of the width in float64: an iteration costs nothing that grows with the model.
     Reference: Pillutla et al., Robust aggregation for federated learning, IEEE TSP 2022,

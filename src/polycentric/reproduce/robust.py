@@ -179,11 +179,11 @@ ROBUST = Table(
     seeds=5,
     notes=(
         "We know the paper's claim from its abstract, which names neither the attack nor the trimming. We call "
-        "beta = 0.2 with 5, 10 and 20 % attackers a typical setting (having seen one trial with seed 0); a claim holds only "
-        "if all three are far enough below.",
+        "beta = 0.2 with 5, 10 and 20 % attackers a typical setting (having seen one trial with seed 0); a claim "
+        "holds only if all three are far enough below.",
         "The baseline is the same method with plain k-means and plain means, beta = 0. Where attackers are far out "
-        "they take a center of their own and the two groups share the other one, as the second figure shows: the baseline "
-        "then loses the groups, not only some accuracy. Trimming less than there are attackers loses them as well.",
+        "they take a center of their own and the two groups share the other one, as the second figure shows: the "
+        "baseline then loses the groups, not only some accuracy. Trimming less than the attackers loses them too.",
         "Attackers are drawn among all clients, so a cluster may have more of them than their share.",
         "Sign-flip sends start - 3 (w - start), large-norm adds noise of deviation 10 to every number, label-flip "
         "trains on C - 1 - y, or on -y in the regression.",
