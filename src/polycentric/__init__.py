@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
+    from .methods.cfl import cfl
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .methods.fedsgd import fedsgd
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
+    from .methods.ifca import ifca
     from .methods.maml import maml
     from .methods.meta import meta
     from .methods.nofed import nofed
@@ -47,7 +49,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta nofed reptile tkm",
+    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed reptile "
+    "tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -120,6 +123,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -129,6 +133,7 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "load",
     "maml",
     "meta",

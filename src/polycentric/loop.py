@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from .attack import Attack
 from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
+from .draw import seed_of
 from .errors import Diverged, Mistake, require
 from .evaluate import all_clients, dissimilarity, evaluate, optimistic
 from .learn import Maml, Train
@@ -383,9 +385,18 @@ def prepare(
     where = device_of(device)
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
-    task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
+    build = partial(Task.of, federation, chosen, cut=method.cut, loss=loss, dtype=getattr(torch, dtype), device=where)
+    task = build(seed=seed)
     clients = Simulation(federation, task, seed, executor, block, held_out, attack)
-    state = method.begin(task.start(), federation.n_clients)
+    others = range(1, method.starts(federation.n_clients))
+    starts = [task.start(), *(build(seed=seed_of(seed, "center", j)).start() for j in others)]
+    require(
+        not others or not torch.equal(starts[0]["model"], starts[1]["model"]),
+        f"{method.name} wants centers that begin differently, but this model is given with its numbers: give its name, "
+        "its class, or a function that makes it",
+    )
+    start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
+    state = method.begin(start, federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, folder=folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..method import Method
+from .cfl import cfl
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -14,6 +15,7 @@ from .fedprox import fedprox
 from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
+from .ifca import ifca
 from .maml import maml
 from .meta import meta
 from .nofed import nofed
@@ -35,10 +37,13 @@ METHODS: dict[str, Callable[..., Method]] = {
     "meta": meta,
     "fesem": fesem,
     "tkm": tkm,
+    "ifca": ifca,
+    "cfl": cfl,
 }
 
 __all__ = [
     "METHODS",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -48,6 +53,7 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "maml",
     "meta",
     "nofed",
