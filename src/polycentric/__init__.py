@@ -49,8 +49,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed reptile "
-    "tkm",
+    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed "
+    "reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
