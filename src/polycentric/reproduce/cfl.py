@@ -167,8 +167,8 @@ CFL_TABLE = Table(
         "The gain of a client is its accuracy at the end less what it has at the end of FedAvg (which counts clients "
         "equally, as Clustered does) with the same seed; until the first split the two are the same run.",
         f"As in the notebook: {ROUNDS} rounds, one epoch, batches of 128, lr 0.1 times 0.99 a round, momentum 0.9, no "
-        f"split before round {T_MIN}. The norms that it splits by (0.4 and 1.6) belong to its model; here a cluster "
-        "splits when its mean update is below a tenth of its largest.",
+        f"split before round {T_MIN}. The norms that it splits by (0.4 and 1.6) belong to its model; here they are "
+        "shares of the largest update so far, the defaults of `cfl`.",
         "The net is LG-FedAvg's for CIFAR-10: the notebook's two convolutions (6 and 16 filters of 5 x 5), with two "
         "dense layers before the last.",
         "Agreement 1 is the two groups and nothing else; a group that splits again lowers it.",
