@@ -198,7 +198,7 @@ class GeometricMedian(Robust):
 
     nu = `smooth` times the median distance of the rows from their coordinate-wise median, where the iteration begins.
     Fewer than half of the rows, whatever they say, cannot move z farther from a point than 2 (1 - a) / (1 - 2 a) times
-    as far as the farthest honest row is from it, a their share. It turns and moves with its rows, which
+    as far as the farthest honest row is from it, a their share. It turns with its rows, which
     coordinate-wise rules do not. z is always a mean of rows, so distances follow from inner products, which are
     summed once over pieces of the width in float64: an iteration costs nothing that grows with the model.
     Reference: Pillutla et al., Robust aggregation for federated learning, IEEE TSP 2022,

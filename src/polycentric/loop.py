@@ -344,7 +344,8 @@ class Run:
         group = self.federation.group
         for k, name in enumerate(self.federation.clients):
             values = [self.scores[c].accuracy[k] for c in columns] + [self.scores[c].loss[k] for c in columns]
-            shown = ["" if math.isnan(v) else f"{v:.6g}" for v in values]
+            counts = not bool(self.clients.liars[k])  # an attacker's scores count nowhere
+            shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         self.folder.write_json("summary.json", self.summary())
