@@ -46,7 +46,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed reptile",
+    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed "
+    "reptile",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
