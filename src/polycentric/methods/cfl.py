@@ -2,8 +2,8 @@
 
     local:      w_i   <-  E epochs of SGD on F_i, from c_{r_i};           D_i = w_i - c_{r_i}
     center:     c_p   <-  mean of the w_i with r_i = p
-    split p:    r_i   <-  one of two children of p, which begin from c_p,   when  |mean_i D_i| < eps1,  max_i |D_i| > eps2,
-                          sqrt((1 - a_cross) / 2) > gamma,  round > t_min,  and more than two members came
+    split p:    r_i   <-  one of two children of p, which begin from c_p,   when  |mean_i D_i| < eps1,
+                          max_i |D_i| > eps2,  sqrt((1 - a_cross) / 2) > gamma,  round > t_min,  > 2 members came
 
 a_ij is the cosine between D_i and D_j, and the two parts are those with the smallest largest a_ij across.
 

@@ -1,6 +1,6 @@
 """IFCA: K centers, and every client trains the one that fits its examples best.
 
-    choose:     r_i   <-  argmin_k F_i(c_k)                       from all K centers, by the loss on its training examples
+    choose:     r_i   <-  argmin_k F_i(c_k)                       all K centers, by the loss on its training examples
     local:      w_i   <-  E epochs of SGD on F_i, from c_{r_i}
     center:     c_k   <-  mean of the w_i with r_i = k            a center that nobody chose keeps its model
 
@@ -8,8 +8,8 @@ Known as HypCluster, too, in the paper that found it independently. A client is 
 choose by its training examples, never by those it is scored on.
 
 Symbols:     K = `k`, r_i = `assignment`, c_k = row k of the centers.
-Reduces to:  unweighted `fedavg` with k = 1, or if all choose the same; `fedavg` if also `weighted`. With `steps=1, batch=None,
-             gradients=True` a center moves by lr/m times the sum of the gradients of those who chose it (m take part).
+Reduces to:  unweighted `fedavg` with k = 1; `fedavg` if also `weighted`. With `steps=1, batch=None, gradients=True` a
+             center moves by lr/m times the sum of the gradients of those who chose it, m being all who take part.
 Beware:      K models come down to every client. From random beginnings a center may win everybody: `first="clustered"`
              begins as FeSEM does.
 Reference:   Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020,

@@ -44,10 +44,12 @@ class Splitting(Topology):
     `relative`: eps1 and eps2 are shares of the largest |D_i| of anybody so far, which depends on neither learning rate
     nor model; otherwise they are norms, as in the paper. The parts are those of the smallest possible a_cross, which
     single linkage finds exactly; `gap` is ours: by chance alone a few clients are less alike than the rest, so that a
-    cluster without groups would be peeled. A client that has not moved follows the larger part. Both children begin
-    from the model the parent has after the round. The parent stays as a row of the centers that nobody is averaged into: the model to fall
-    back to, and the one a client waits at that was absent when its cluster split. When such a client next takes part,
-    it trains from there, and goes to the child whose way since (c_child - c_p) its update is most alike.
+    cluster without groups would be peeled. A client that has not moved follows the larger part.
+
+    Both children begin from the model the parent has after the round. The parent stays as a row of the centers that
+    nobody is averaged into: the model to fall back to, and the one a client waits at that was absent when its cluster
+    split. When such a client next takes part, it trains from there, and goes to the child whose way since
+    (c_child - c_p) its update is most alike.
     """
 
     eps1: float = 0.25
@@ -100,7 +102,7 @@ class Splitting(Topology):
         at, parent = memory["assignment"].cpu()[cohort.index], memory["parent"].cpu()
         child = torch.zeros(len(cohort), dtype=torch.int64)
         norm, mean_norm = (torch.zeros(len(cohort), dtype=torch.float64) for _ in range(2))
-        for center in at.unique().tolist():
+        for center in sorted(set(at.tolist())):
             mine = (at == center).nonzero()[:, 0]
             rows, here = sent["model"][mine.to(sent["model"].device)], centers["model"][center]
             if bool((parent == center).any()):  # has split while they were away
@@ -139,11 +141,11 @@ class Splitting(Topology):
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """Splits happen: two rows more for each, copies of the parent; who was noted moves."""
-        place, parent = memory["assignment"].cpu().clone(), memory["parent"].cpu()
-        child = torch.zeros_like(place)
+        before, parent = memory["assignment"].cpu(), memory["parent"].cpu()
+        place, child = before.clone(), torch.zeros_like(before)
         child[arrived.index] = memory["child"].cpu()[arrived.index]
-        for center in place[child > 0].unique().tolist():
-            moves = (place == center) & (child > 0)
+        for center in sorted(set(before[child > 0].tolist())):
+            moves = (before == center) & (child > 0)
             if not bool((parent == center).any()):
                 parent = torch.cat([parent, torch.tensor([center, center])])
                 centers = {name: torch.cat([rows, rows[[center, center]]]) for name, rows in centers.items()}
