@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .aggregate import Krum, Mean, Median, TrimmedMean
+    from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+    from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .clients import Simulation
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
+    from .methods.cfl import cfl
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from .methods.fedsgd import fedsgd
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
+    from .methods.ifca import ifca
     from .methods.maml import maml
     from .methods.meta import meta
     from .methods.nofed import nofed
     from .methods.reptile import reptile
+    from .methods.tkm import tkm
     from .mixing import Mixing
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
@@ -37,14 +41,16 @@ if TYPE_CHECKING:
     from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
-    "aggregate": "Krum Mean Median TrimmedMean",
+    "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
+    "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
     "clients": "Simulation",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta nofed reptile",
+    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed "
+    "reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -83,10 +89,13 @@ __all__ = [
     "Everyone",
     "Exchange",
     "Federation",
+    "GeometricMedian",
     "Graph",
     "Iid",
     "KeepPrivate",
     "Krum",
+    "LabelFlip",
+    "LargeNorm",
     "Looped",
     "Mean",
     "Median",
@@ -95,12 +104,15 @@ __all__ = [
     "Mixing",
     "Momentum",
     "Natural",
+    "NotANumber",
     "Poisson",
     "Prox",
     "Quantity",
     "Rotations",
     "Run",
+    "SameValue",
     "Shards",
+    "SignFlip",
     "Simulation",
     "Stacked",
     "Star",
@@ -111,6 +123,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -120,6 +133,7 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "load",
     "maml",
     "meta",
@@ -128,4 +142,5 @@ __all__ = [
     "reptile",
     "run",
     "run_round",
+    "tkm",
 ]

@@ -21,7 +21,7 @@ import torch
 from ..errors import Mistake, require, unknown
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
-from .generated import minority, synthetic, teacher
+from .generated import minority, mixture, synthetic, teacher
 from .layout import npz, save, summary
 from .leaf_json import leaf, leaf_files
 
@@ -60,6 +60,7 @@ BUILT_IN: dict[str, tuple[Callable[..., Pool], str]] = {
     ),
     "minority": (minority, "minority(clients,share): two classes, the rarer one at a few clients only"),
     "teacher": (teacher, "linear regression, each client's true vector near a common one"),
+    "mixture": (mixture, "mixture(k): linear regression, k true vectors, each client has one of them"),
 }
 
 
