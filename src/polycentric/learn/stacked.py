@@ -32,9 +32,7 @@ from .executor import Client, Learner
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
 LONG = 8  # steps in a row that make a capture worth its cost
 OFTEN = 32  # steps of one shape, in all, that do
-COPIES = (
-    2 << 30
-)  # bytes of rows that captures may hold; their working memory they share, since one is at work at a time
+COPIES = 2 << 30  # bytes of rows that captures may hold; their working memory they share: one is at work at a time
 
 
 class Stacked:
