@@ -139,7 +139,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
             axes[0, column].set_title(f"E = {epochs}")
         for row in (0, 1):
             axes[row, 0].set_ylabel("test accuracy")
-        axes[0, 0].legend(loc="lower right")
+        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return [(name, "Test accuracy over rounds (above) and over all that was sent (below), mean and one standard "
                    "deviation over the seeds, as far as the first seed that reached 97 %.")]  # fmt: skip
 
