@@ -227,7 +227,7 @@ class Run:
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
         }
-        row |= self._seen(scores).summary() | self._clusters()
+        row |= self._seen(scores).summary() | self._clusters() | self._ages()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
         if self.schedule.dissimilarity:
@@ -321,6 +321,13 @@ class Run:
         self.places[self.state.round] = assignment.cpu().tolist()
         if self.folder:
             self.folder.append_places(self.state.round, self.places[self.state.round])
+
+    def _ages(self) -> dict[str, float]:
+        """How old the clients' values are on average, in rounds, where the selection goes by them."""
+        when = self.state.memory.get("value_round")
+        if when is None or not bool((when >= 0).any()):
+            return {}
+        return {"value_age": float((self.state.round - 1 - when[when >= 0]).double().mean())}
 
     def _checkpoint(self) -> None:
         if self.folder:

@@ -112,7 +112,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
             axes[1, column].set_yscale("log")
         axes[0, 0].set_ylabel("test accuracy")
         axes[1, 0].set_ylabel("dissimilarity")
-        axes[0, 0].legend(loc="lower right", fontsize=8)
+        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return [(name, f"{MOST} % stragglers: test accuracy and the dissimilarity of the clients' gradients, mean and one "
                    "standard deviation over the seeds.")]  # fmt: skip
 

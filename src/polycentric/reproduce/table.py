@@ -159,9 +159,10 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     if len(values) < wanted:
         notes.append(f"{wanted - len(values)} of {wanted} seeds not run")
     if len(reached) < len(values):
-        far = f"after {row.settings['rounds']} rounds" if "target" in row.settings else "finite"
+        lost = f"{len(values) - len(reached)} of {len(values)} seeds"
+        far = "were not there" if "target" in row.settings else "have no number (not reached, or diverged)"
         others = f"; the others: {statistics.fmean(reached):.4g} on average" if reached else ""
-        notes.append(f"{len(values) - len(reached)} of {len(values)} seeds were not there {far}{others}")
+        notes.append(f"{lost} {far} after {row.settings['rounds']} rounds{others}")
     mean = statistics.fmean(reached) if reached and len(reached) == len(values) else None
     std = statistics.stdev(reached) if mean is not None and len(reached) > 1 else None
     holds = table.holds(row.paper, mean) if row.paper is not None and mean is not None else None
