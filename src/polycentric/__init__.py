@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .aggregate import Krum, Mean, Median, TrimmedMean
     from .clients import Simulation
+    from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
     from .learn import Looped, Stacked, Train
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "Krum Mean Median TrimmedMean",
     "clients": "Simulation",
+    "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "learn": "Looped Stacked Train",
@@ -78,6 +80,7 @@ __all__ = [
     "Classes",
     "Clusters",
     "Curvature",
+    "Delays",
     "Dirichlet",
     "Diverged",
     "Everyone",
@@ -95,6 +98,8 @@ __all__ = [
     "Mixing",
     "Momentum",
     "Natural",
+    "Normalised",
+    "Physical",
     "Poisson",
     "Prox",
     "Quantity",

@@ -50,6 +50,13 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto. [default: auto]")]
+Clock = Annotated[
+    str | None,
+    typer.Option(
+        help="How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); "
+        "with deadline=5 in the brackets who is late is left out. [default: physical]"
+    ),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
 
 
@@ -104,6 +111,7 @@ def run(
     block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
+    clock: Clock = None,
     alone: Annotated[
         bool,
         typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
@@ -133,7 +141,7 @@ def run(
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, executor=executor,
-        block=block, device=device, dtype=dtype, set=settings,
+        block=block, device=device, dtype=dtype, clock=clock, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -232,6 +240,7 @@ def compare(
         "runs/compare"
     ),
     device: Device = None,
+    clock: Clock = None,
     jobs: Jobs = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -246,7 +255,9 @@ def compare(
     from .screen import out as screen
     from .screen import tell
 
-    common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
+    common = dict(
+        data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device, clock=clock
+    )
     methods = list(dict.fromkeys(methods))
     cells = [
         _settings(method, **common, seed=seed, set=_those_known(method, settings))
@@ -432,6 +443,7 @@ def _settings(method: str, **options: Any) -> Any:
     changes = options.get("set") or []
     settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
     settings.build_method()  # every mistake in the settings is found before anything is read or written
+    settings.build_clock()
     return settings
 
 
@@ -505,8 +517,11 @@ def _closing(summary: dict[str, Any]) -> None:
 
     say(
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
-        f"down {bytes_(summary['bytes_down'])}; {summary['run_dir']}"
+        f"down {bytes_(summary['bytes_down'])}; {summary.get('simulated_seconds') or 0:,.1f} simulated seconds; "
+        f"{summary['run_dir']}"
     )
+    if summary.get("late"):
+        say(f"note: {summary['late']} answers missed the deadline and were left out")
     if summary["dropped"]:
         say(f"note: {summary['dropped']} answers were not finite and were left out")
     if summary["stopped"]:

@@ -14,6 +14,7 @@ class Topology(ABC):
 
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
+    near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
@@ -38,3 +39,14 @@ class Topology(ABC):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
+
+    def met_cloud(self, round: int) -> tuple[str, ...]:
+        """Names that a cloud above the centers averages after this round; none where it does not meet."""
+        return ()
+
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
+        """How many times clients talk one after another in this exchange, such as the matchings that are active.
+
+        None: all links are used at once.
+        """
+        return None
