@@ -176,6 +176,16 @@ def test_it_runs_and_learns(name: str, blobs: Make) -> None:
 
 
 @every_method
+def test_it_tells_how_long_it_would_take_and_what_moved_over_which_links(name: str, blobs: Make) -> None:
+    done = ready(build(name), blobs(), schedule=Schedule(3)).go()
+    times = [row["simulated_seconds"] for row in done.history]
+    assert times[0] == 0 and all(0 < a < b < float("inf") for a, b in zip(times[1:], times[2:], strict=False))
+    summary = done.summary()
+    assert summary["simulated_seconds"] == times[-1]
+    assert sum(summary["bytes_by_link"].values()) == summary["bytes_up"] + summary["bytes_down"]
+
+
+@every_method
 def test_the_same_seed_gives_the_same_bits(name: str, blobs: Make) -> None:
     method = build(name, select=Uniform(n=3))
     a, b = (run(method, blobs(), model=small, rounds=3, seed=7) for _ in range(2))

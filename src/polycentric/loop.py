@@ -428,7 +428,7 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
     mine = {"parameters": prepared.clients.task.width, "method": repr(prepared.method), "clock": repr(prepared.clock)}
     for what, now in mine.items():
         if was.get(what, now) != now:
-            raise Mistake(f"the {what} are not those the run began with: restore its config.json, or begin a new run")
+            raise Mistake(f"not the {what} that the run began with: restore its config.json, or begin a new run")
     checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.folder = folder
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)

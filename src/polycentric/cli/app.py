@@ -274,6 +274,33 @@ def compare(
 
 
 @app.command()
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")],
+    over: Annotated[
+        str, typer.Option(help="rounds, seconds (simulated) or bytes; several with commas, a panel each.")
+    ] = "rounds",
+    metric: Annotated[str, typer.Option(help="A number of metrics.jsonl.")] = "micro_accuracy",
+    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("curves.png"),
+    log: Annotated[bool, typer.Option("--log", help="A logarithmic axis of rounds, seconds or bytes.")] = False,
+) -> None:
+    """Draw learning curves of runs beside each other; runs that differ only in their seed become one band.
+
+    Example: polycentric curves runs/compare --over rounds,seconds,bytes --out curves.png
+    """
+    from ..errors import require, unknown
+    from ..report.curves import AXES, figure, gathered
+    from .screen import say
+
+    wanted: list[Any] = [word.strip() for word in over.split(",")]
+    for word in wanted:
+        if word not in AXES:
+            raise unknown("axis", word, AXES)
+    require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
+    figure(gathered(runs), out, metric, wanted, log)
+    say(f"drawn in {out}")
+
+
+@app.command()
 def sweep(
     config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists.")],
     out: Annotated[
