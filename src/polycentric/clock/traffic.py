@@ -128,9 +128,9 @@ class Load:
 
     @cached_property
     def cloud(self) -> int:
-        """Bytes that every edge sends to the cloud, and hears from it, after this exchange."""
-        met = self.exchange.topology.met_cloud(self.cohort.round) if len(self.cohort) else ()
-        return sum(self.row(name) for name in met)
+        """Bytes that every edge sends on to the cloud, and hears from it, after this exchange."""
+        met = len(self.cohort) > 0 and self.exchange.topology.met_cloud(self.cohort.round)
+        return sum(self.row(name) for name in self.exchange.sends) if met else 0
 
     @property
     def number(self) -> int:

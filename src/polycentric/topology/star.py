@@ -116,7 +116,7 @@ class Sums(Topology):
         """As the inner one."""
         return self.of.meet(memory, arrived, centers)
 
-    def met_cloud(self, round: int) -> tuple[str, ...]:
+    def met_cloud(self, round: int) -> bool:
         """As the inner one."""
         return self.of.met_cloud(round)
 

@@ -40,9 +40,9 @@ class Topology(ABC):
         """What the centers do among themselves after they have stepped."""
         return memory, centers
 
-    def met_cloud(self, round: int) -> tuple[str, ...]:
-        """Names that a cloud above the centers averages after this round; none where it does not meet."""
-        return ()
+    def met_cloud(self, round: int) -> bool:
+        """Whether centers talk to a cloud above them at the end of this round."""
+        return False
 
     def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
         """How many times clients talk one after another in this exchange, such as the matchings that are active.
