@@ -174,6 +174,9 @@ class Load:
         return torch.zeros(len(self.cohort), dtype=torch.float64)
 
     def _pairs(self, messages: list[Messages]) -> Pairs:
+        if len(messages) == 1:  # nothing to add up
+            client, center, bytes_ = messages[0]
+            return Pairs(client, center, torch.full((len(client),), float(bytes_), dtype=torch.float64))
         centers = max((len(stack) for stack in self.state.centers.values()), default=1)
         centers = max([centers, *(int(m.center.max()) + 1 for m in messages if len(m.center))])
         key = torch.cat([torch.zeros(0, dtype=torch.int64), *(m.client * centers + m.center for m in messages)])
