@@ -19,6 +19,7 @@ from polycentric import (
     Average,
     Diverged,
     Federation,
+    GeometricMedian,
     KeepPrivate,
     Krum,
     Mean,
@@ -40,7 +41,7 @@ from polycentric.data import Split
 from polycentric.loop import Run, Schedule, environment, prepare, resume
 from polycentric.models import mlp
 from polycentric.record import Folder
-from polycentric.round import receive
+from polycentric.round import opened, receive
 from polycentric.stack import WHOLE, Layout
 
 Make = Callable[..., Federation]
@@ -63,10 +64,12 @@ PLAIN: dict[str, dict[str, Any]] = {
     "fomaml": META,
     "meta": {"first": Average(), "rounds": 10},
     "fesem": {"warm_up": None},
+    "tkm": {"warm_up": None},
+    "ifca": {"k": 1},
 }
 
 # What makes a method stand still, and what makes it grow beyond all bounds.
-STILL: dict[str, dict[str, Any]] = {"maml": {"center": SGD(0.0)}, "fomaml": {"center": SGD(0.0)}}
+STILL: dict[str, dict[str, Any]] = {"maml": {"center": SGD(0.0)}, "fomaml": {"center": SGD(0.0)}, "ifca": {"k": 1}}
 GROWS: dict[str, dict[str, Any]] = {
     "maml": {"lr": 0.0, "center": SGD(1e40)},
     "fomaml": {"lr": 0.0, "center": SGD(1e40)},
@@ -114,7 +117,9 @@ def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -
 def in_use(method: Method, federation: Federation, rounds: int = 3) -> Tensor:
     """The model every client would begin the next round from."""
     state = after(method, federation, rounds)
-    return receive(method.at(state.round)[-1], state, ready(method, federation).clients.everyone(state.round))["model"]
+    exchange, clients = method.at(state.round)[-1], ready(method, federation).clients
+    everyone = clients.everyone(state.round)
+    return opened(exchange, receive(exchange, state, everyone), clients.run, everyone)["model"]
 
 
 def tensors(state: State) -> dict[str, Tensor]:
@@ -442,7 +447,7 @@ def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
 
 # -- parts combine -------------------------------------------------------------------------------------------
 
-AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2)]
+AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), GeometricMedian(), Krum(0.2), Krum(0.2, keep=2)]
 CENTERS = [Average(), SGD(0.5), Momentum(0.5, 0.9), Adam(0.01)]
 takes_parts = pytest.mark.parametrize(
     "name", [name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()]

@@ -149,6 +149,7 @@ def test_every_table_can_be_run(name):
     for row in table.rows:
         asked = Settings.of({**row.settings, "seed": 0})
         asked.build_method()
+        asked.build_attack()
         assert asked.model is None or asked.model in MODELS
         if asked.partition:
             parse(asked.partition, asked.clients)

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .aggregate import Krum, Mean, Median, TrimmedMean
+    from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+    from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .clients import Simulation
     from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
+    from .methods.cfl import cfl
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
     from .methods.fedsgd import fedsgd
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
+    from .methods.ifca import ifca
     from .methods.maml import maml
     from .methods.meta import meta
     from .methods.nofed import nofed
     from .methods.reptile import reptile
+    from .methods.tkm import tkm
     from .mixing import Mixing
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
     from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
-    "aggregate": "Krum Mean Median TrimmedMean",
+    "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
+    "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
     "clients": "Simulation",
     "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
@@ -46,7 +51,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta nofed reptile",
+    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed "
+    "reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -86,10 +92,13 @@ __all__ = [
     "Everyone",
     "Exchange",
     "Federation",
+    "GeometricMedian",
     "Graph",
     "Iid",
     "KeepPrivate",
     "Krum",
+    "LabelFlip",
+    "LargeNorm",
     "Looped",
     "Mean",
     "Median",
@@ -99,13 +108,16 @@ __all__ = [
     "Momentum",
     "Natural",
     "Normalised",
+    "NotANumber",
     "Physical",
     "Poisson",
     "Prox",
     "Quantity",
     "Rotations",
     "Run",
+    "SameValue",
     "Shards",
+    "SignFlip",
     "Simulation",
     "Stacked",
     "Star",
@@ -116,6 +128,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -125,6 +138,7 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "load",
     "maml",
     "meta",
@@ -133,4 +147,5 @@ __all__ = [
     "reptile",
     "run",
     "run_round",
+    "tkm",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..method import Method
+from .cfl import cfl
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -14,10 +15,12 @@ from .fedprox import fedprox
 from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
+from .ifca import ifca
 from .maml import maml
 from .meta import meta
 from .nofed import nofed
 from .reptile import reptile
+from .tkm import tkm
 
 METHODS: dict[str, Callable[..., Method]] = {
     "nofed": nofed,
@@ -33,10 +36,14 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "tkm": tkm,
+    "ifca": ifca,
+    "cfl": cfl,
 }
 
 __all__ = [
     "METHODS",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -46,8 +53,10 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "maml",
     "meta",
     "nofed",
     "reptile",
+    "tkm",
 ]

@@ -15,23 +15,31 @@ A client's model is always `down @ centers`; from one round to the next clients 
 """
 
 from .cells import Cells, TwoLevel
+from .choice import Choice
 from .clusters import Clusters, Seeding, inner_products, squared_distances
 from .graph import Graph, metropolis, present
 from .star import Alone, Star, Sums
+from .tree import Splitting, bipartition, similarities
+from .trimmed import TrimmedSeeding
 from .verbs import Topology
 
 __all__ = [
     "Alone",
     "Cells",
+    "Choice",
     "Clusters",
     "Graph",
     "Seeding",
+    "Splitting",
     "Star",
     "Sums",
     "Topology",
+    "TrimmedSeeding",
     "TwoLevel",
+    "bipartition",
     "inner_products",
     "metropolis",
     "present",
+    "similarities",
     "squared_distances",
 ]

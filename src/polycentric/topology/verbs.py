@@ -13,6 +13,7 @@ class Topology(ABC):
     """The four verbs. By default a client's place is fixed and centers do not meet."""
 
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
+    apart: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
