@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .clients import Simulation
+    from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
     from .learn import Looped, Stacked, Train
@@ -44,6 +45,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
     "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
     "clients": "Simulation",
+    "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "learn": "Looped Stacked Train",
@@ -84,6 +86,7 @@ __all__ = [
     "Classes",
     "Clusters",
     "Curvature",
+    "Delays",
     "Dirichlet",
     "Diverged",
     "Everyone",
@@ -104,7 +107,9 @@ __all__ = [
     "Mixing",
     "Momentum",
     "Natural",
+    "Normalised",
     "NotANumber",
+    "Physical",
     "Poisson",
     "Prox",
     "Quantity",

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .aggregate import Aggregate, GeometricMedian, Krum, Mean, Median, TrimmedMean
 from .attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
+from .clock import Clock, Delays, Normalised, Physical
 from .data import Federation, load
 from .errors import Mistake, require, unknown
 from .learn import Train
@@ -52,6 +53,7 @@ PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     },
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
+    Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
 }
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
@@ -85,6 +87,7 @@ class Settings(BaseModel):
     block: int | None = Field(default=None, ge=1)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    clock: str = "physical"
 
     @staticmethod
     def of(values: Mapping[str, Any], where: str = "the command") -> Settings:
@@ -104,6 +107,11 @@ class Settings(BaseModel):
         """The method these settings describe."""
         return build_method(self.method, self.set)
 
+    def build_clock(self) -> Clock:
+        """The clock these settings describe."""
+        clock: Clock = part_of("clock", self.clock, PARTS[Clock])
+        return clock
+
     def build_attack(self) -> Attack | None:
         """The attack these settings describe: `sign-flip(share=0.2)`."""
         attack: Attack | None = value_of("attack", self.attack, Attack | None)
@@ -116,7 +124,8 @@ class Settings(BaseModel):
 
     def prepare(self, federation: Federation | None = None) -> Run:
         """The run these settings describe, before its first round."""
-        method, attack = self.build_method(), self.build_attack()  # before the data are read: a mistake costs nothing
+        # Before the data are read: a mistake costs nothing.
+        method, clock, attack = self.build_method(), self.build_clock(), self.build_attack()
         federation = federation if federation is not None else self.load_data()
         schedule = Schedule(
             self.rounds,
@@ -141,6 +150,7 @@ class Settings(BaseModel):
             attack=attack,
             device=self.device,
             dtype=self.dtype,
+            clock=clock,
         )
 
 

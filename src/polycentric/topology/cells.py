@@ -27,6 +27,7 @@ class Cells(Topology):
 
     cells: Tensor  # (edges, clients) of 0/1, dense or sparse
     bridge: float = 1.0
+    near = True
 
     def __post_init__(self) -> None:
         require(self.bridge > 0, f"Cells.bridge must be positive, got {self.bridge}")
@@ -106,6 +107,7 @@ class TwoLevel(Topology):
     edges: Cells
     every: int = 1
     names: tuple[str, ...] = ("model",)  # stacks the cloud averages
+    near = True
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}")
@@ -126,6 +128,10 @@ class TwoLevel(Topology):
         """As the edges; the cloud's mean follows when they meet."""
         return self.edges.up(memory, cohort, name)
 
+    def met_cloud(self, round: int) -> bool:
+        """Whether the edges talk to the cloud at the end of this round."""
+        return self.every > 0 and (round + 1) % self.every == 0
+
     def cloud(self, memory: Stacks) -> Mixing:
         """Every edge hears all edges, by the data they heard."""
         return Mixing.dense(memory["heard"].cpu().expand(self.edges.n_edges, -1))
@@ -133,6 +139,6 @@ class TwoLevel(Topology):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """The cloud's mean, every so many rounds."""
         memory, centers = self.edges.meet(memory, arrived, centers)
-        if not self.every or (arrived.round + 1) % self.every or not bool(memory["heard"].sum() > 0):
+        if not self.met_cloud(arrived.round) or not bool(memory["heard"].sum() > 0):
             return memory, centers
         return memory, centers | {name: self.cloud(memory) @ centers[name] for name in self.names}

@@ -15,6 +15,7 @@ class Topology(ABC):
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
     apart: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
+    near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
@@ -39,3 +40,14 @@ class Topology(ABC):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
+
+    def met_cloud(self, round: int) -> bool:
+        """Whether centers talk to a cloud above them at the end of this round."""
+        return False
+
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
+        """How many times clients talk one after another in this exchange, such as the matchings that are active.
+
+        None: all links are used at once.
+        """
+        return None
