@@ -262,6 +262,12 @@ def test_stacked_equals_looped(name: str, blobs: Make) -> None:
     assert_close(*(after(build(name), blobs(), executor=executor) for executor in ("stacked", "looped")))
 
 
+@pytest.mark.long
+@every_method
+def test_compiled_equals_looped(name: str, blobs: Make) -> None:
+    assert_close(*(after(build(name), blobs(), executor=executor) for executor in ("compiled", "looped")))
+
+
 @every_method
 @every_executor
 @pytest.mark.parametrize("block", [1, 3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from .aggregate import Rows, Sum
 from .attack import Attack
 from .cohort import Cohort
-from .data import Federation
+from .data import Federation, Split
 from .draw import uniform
 from .errors import Mistake, require, unknown
-from .learn import Executor, Looped, Stacked
+from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
 from .round import Answer, receive, visit
 from .stack import Stacks, take
 from .task import Task, runs_stacked
 
-ExecutorName = Literal["auto", "looped", "stacked"]
-EXECUTORS = {"looped": Looped, "stacked": Stacked}
+ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
+EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
@@ -38,7 +38,7 @@ class Simulation:
         federation: everybody's data.
         task: what is learned.
         seed: of all draws.
-        executor: "looped", "stacked", or "auto" to choose by model and device (see `chosen`).
+        executor: "looped", "stacked", "compiled", or "auto" to choose by model and device (see `chosen`).
         block: clients learned at once; None: as many as fit the cache.
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
@@ -60,7 +60,7 @@ class Simulation:
         if self.executor not in ("auto", *EXECUTORS):
             raise unknown("executor", self.executor, ("auto", *EXECUTORS))
         name = chosen(self.task, self.federation) if self.executor == "auto" else self.executor
-        if self.executor == "stacked" and not stackable(self.task, self.federation):
+        if self.executor in ("stacked", "compiled") and not stackable(self.task, self.federation):
             raise Mistake(
                 f"{type(self.task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
                 "or uses an operation without a batched form; use --executor looped"

@@ -83,7 +83,7 @@ class Settings(BaseModel):
     held_out: float = Field(default=0.0, ge=0, lt=1)
     held_out_seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     attack: str | None = None
-    executor: Literal["auto", "looped", "stacked"] = "auto"
+    executor: Literal["auto", "looped", "stacked", "compiled"] = "auto"
     block: int | None = Field(default=None, ge=1)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"

@@ -120,7 +120,7 @@ def run(
         int | None, typer.Option(help="Rounds between checkpoints. [default: every 30 seconds]")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="How clients are run: looped, stacked or auto. [default: auto]")
+        str | None, typer.Option(help="How clients are run: looped, stacked, compiled or auto. [default: auto]")
     ] = None,
     block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
     device: Device = None,

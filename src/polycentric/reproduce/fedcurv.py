@@ -169,9 +169,9 @@ FEDCURV = Table(
         "seed got there; a claim counts a target for the method that reached it with every seed, if the other did not.",
         "FedCurv sends three models where the others send one, in both directions.",
         "lr, mu and lambda were chosen by the sweeps `sweeps/fedcurv-*.toml`: one seed (0, which is also one of the "
-        "reported seeds), 60 rounds, scored on a tenth of the training examples held out, with E = 1, 10 and 50; E = 20 has "
-        "the values of E = 10. FedProx and FedCurv use FedAvg's lr. The sweeps of mu and lambda had lr = 0.1, the largest but "
-        "one; lr = 0.3 and lambda = 1 are the largest of their grids and mu = 0.001 the smallest.",
+        "reported seeds), 60 rounds, scored on a tenth of the training examples, with E = 1, 10 and 50. E = 20 "
+        "has the values of E = 10, and FedProx and FedCurv have FedAvg's lr. The sweeps of mu and lambda had lr = 0.1, "
+        "the largest but one; lr = 0.3 and lambda = 1 are the largest of their grids and mu = 0.001 the smallest.",
         "FedCurv takes the implicit step (`implicit=true`), which is stable for every lambda; B = 20.",
     ),
 )
