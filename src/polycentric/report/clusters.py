@@ -26,7 +26,7 @@ from ..draw import seed_of, uniform
 from ..errors import Mistake, require
 from ..loop import Run, trainer_of
 from ..method import State
-from ..metrics import agreement, nmi
+from ..metrics import agreement, shared_information
 from ..topology.clusters import inner_products
 from .figure import colour, panels
 
@@ -441,7 +441,7 @@ def told(run: Run) -> dict[str, Any]:
     out: dict[str, Any] = {"sizes": {int(k): int(n) for k, n in zip(names, counts, strict=True)}}
     if run.federation.group is not None:
         group = run.federation.group.numpy()
-        out |= {"ari": agreement(places, group), "nmi": nmi(places, group)}
+        out |= {"ari": agreement(places, group), "nmi": shared_information(places, group)}
     return out
 
 

@@ -168,10 +168,10 @@ def _largest(summary: dict[str, Any]) -> float:
 
 
 def _nmi(summary: dict[str, Any]) -> float:
-    from ..metrics import nmi
+    from ..metrics import shared_information
 
     found = _members(summary)
-    return math.nan if found is None or found[2] is None else nmi(found[0], found[2])
+    return math.nan if found is None or found[2] is None else shared_information(found[0], found[2])
 
 
 def _ari(summary: dict[str, Any]) -> float:
