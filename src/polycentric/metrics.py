@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -125,3 +125,8 @@ def share_below(scores: Scores, alone: Scores) -> float:
 def agreement(assignment: Ints, group: Ints) -> float:
     """The adjusted Rand index of a clustering with known groups: 1 is the same partition, 0 is chance."""
     return float(adjusted_rand_score(group, assignment))
+
+
+def shared_information(assignment: Ints, group: Ints) -> float:
+    """The normalised mutual information of a clustering with known groups: 1 is the same partition, 0 is unrelated."""
+    return float(normalized_mutual_info_score(group, assignment))
