@@ -11,7 +11,7 @@ mathematics; results agree to rounding.
 """
 
 from .batches import Plan, Schedule
-from .choose import Choose, candidates
+from .choose import Choose, TryEach, candidates
 from .executor import Client, Executor, Learner
 from .look import Fisher, Forget, Gradient, MeanLoss, Value
 from .looped import Looped
@@ -34,6 +34,7 @@ __all__ = [
     "Schedule",
     "Stacked",
     "Train",
+    "TryEach",
     "Value",
     "candidates",
 ]
