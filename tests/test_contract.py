@@ -311,6 +311,7 @@ def test_a_client_without_data_never_takes_part(name: str, blobs: Make) -> None:
 # -- what must be so -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:all clients sent the same model")
 @every_method
 def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
     one = only(blobs((20,)), [0])
@@ -331,6 +332,7 @@ def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
         torch.testing.assert_close(row, w.detach(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:all clients sent the same model")
 @every_method
 def test_a_learning_rate_of_zero_is_a_fixed_point(name: str, blobs: Make) -> None:
     method = build(name, **{"lr": 0.0} | STILL.get(name, {}))
@@ -339,6 +341,7 @@ def test_a_learning_rate_of_zero_is_a_fixed_point(name: str, blobs: Make) -> Non
         torch.testing.assert_close(row, start[0], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:.* centers were asked for")
 @every_method
 @every_executor
 def test_a_stack_of_one_client_works(name: str, executor: str, blobs: Make) -> None:

@@ -70,7 +70,8 @@ def test_a_client_chooses_by_its_mean_training_loss_alone(blobs: Any, executor: 
         best = min(range(3), key=lambda j: losses[j])
         assert int(rows["choice"][k]) == best
         assert torch.equal(rows["model"][k], centers[best])
-    assert int(rows["choice"][4]) == 0  # no examples
+    assert int(rows["choice"][4]) == -1  # no examples: the first
+    assert torch.equal(rows["model"][4], centers[0])
 
 
 def test_ties_go_to_the_first_and_a_loss_that_is_not_finite_never_wins(blobs: Any) -> None:
@@ -82,7 +83,7 @@ def test_ties_go_to_the_first_and_a_loss_that_is_not_finite_never_wins(blobs: An
     chosen = run.clients.run(Choose(4), rows, everyone)
     assert chosen["choice"].flatten().tolist() == [1.0] * 5
     broken = run.clients.run(Choose(2), {n: torch.full_like(rows[n], math.nan) for n in candidates(2)}, everyone)
-    assert broken["choice"].flatten().tolist() == [0.0] * 5
+    assert broken["choice"].flatten().tolist() == [-1.0] * 5
 
 
 def test_scores_are_those_of_the_center_that_training_examples_choose(rotated: Federation) -> None:

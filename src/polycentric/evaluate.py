@@ -6,6 +6,7 @@ A client's model is always `down @ centers` together with what it keeps; its sco
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from .learn import Gradient, Train
 from .method import Method, State
 from .metrics import Scores, score
 from .round import opened, receive
-from .stack import Stacks, take
+from .stack import Stacks, take, write
 
 CHUNK = 4096  # examples of one model at once
 RECTANGLE = 1 << 14  # examples of a block of models at once
@@ -29,6 +30,7 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
     labels, classes = split.y.cpu(), clients.federation.classes
     predicted = torch.zeros(len(split), dtype=torch.int64)
     margin = torch.zeros(len(split), dtype=torch.float64) if len(classes) == 2 else None
+    state = greeted(method, state, clients)
     for index, outputs in _predictions(method, state, clients, split, fine_tune):
         targets = clients.task.targets(split.y[index])
         losses[index.cpu()] = clients.task.loss(outputs, targets).double().cpu()
@@ -85,6 +87,24 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
         return score(picked, labels.numpy(), lost, owner.numpy(), n, len(clients.federation.classes))
 
     return chosen(by_client.argmax(0)[owner]), chosen(right.mean(1).argmax().expand(len(split)))
+
+
+def greeted(method: Method, state: State, clients: Simulation) -> State:
+    """The state in which everybody has found a place, also those who are held out of training.
+
+    An exchange that sends nothing to be mixed only finds out something about its clients: here it is done for all who
+    have training examples, and forgotten again.
+    """
+    for exchange in method.at(state.round):
+        if not exchange.sends:
+            everyone = all_clients(clients, state)
+            cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
+            notes = [
+                (a.block.index, exchange.topology.place(state.memory, a.block, state.centers, a.sent))
+                for a in clients.answers(exchange, state, cohort)
+            ]
+            state = replace(state, memory=write(state.memory, notes))
+    return state
 
 
 def dissimilarity(method: Method, state: State, clients: Simulation) -> float:

@@ -21,11 +21,11 @@ from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
 from .draw import seed_of
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, dissimilarity, evaluate, optimistic
+from .evaluate import all_clients, dissimilarity, evaluate, greeted, optimistic
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
-from .metrics import Scores, agreement, plain, share_below
+from .metrics import Scores, agreement, plain, share_below, shared_information
 from .models import default
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, opened, receive, run_round
@@ -157,7 +157,8 @@ class Run:
             )
             return self.clients.task.loaded(rows)
         one = all_clients(self.clients, self.state)[torch.tensor([client])]
-        rows = take(self.state.kept, one.index) | receive(exchange, self.state, one)
+        state = greeted(self.method, self.state, self.clients)
+        rows = take(state.kept, one.index) | receive(exchange, state, one)
         rows = opened(exchange, rows, self.clients.run, one)
         return self.clients.task.loaded({name: rows[name][0] for name in self.clients.task.names})
 
@@ -241,7 +242,7 @@ class Run:
             "bytes_down": self.tally.bytes_down,
             "simulated_seconds": self.tally.seconds,
         }
-        row |= self._seen(scores).summary() | self._clusters() | self._ages()
+        row |= self._seen(scores).summary() | self._clusters(trips) | self._ages()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
         if self.schedule.dissimilarity:
@@ -319,13 +320,30 @@ class Run:
         """The share of clients that fine-tuning made worse."""
         return {"share_worse": share_below(self._seen(self.scores["personalised"]), self._seen(self.scores["in_use"]))}
 
-    def _clusters(self) -> dict[str, float]:
-        """How well clusters agree with known groups, where there are both."""
-        group, assignment = self.federation.group, self.state.memory.get("assignment")
-        if group is None or assignment is None:
+    def _clusters(self, trips: list[Trip] | None = None) -> dict[str, float]:
+        """How many clusters there are, how tight, how like known groups, and who moved in the last round."""
+        memory = self.state.memory
+        if "assignment" not in memory:
             return {}
-        honest = ~self.clients.liars
-        return {"ari": agreement(assignment.cpu()[honest].numpy(), group[honest].numpy())}
+        place, trains = memory["assignment"].cpu(), (self.federation.train.sizes > 0) & ~self.clients.new
+        sizes = torch.bincount(place[trains])
+        out = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) if len(sizes) else 0.0}
+        if trips:
+            before = trips[0].before.memory
+            moved = place != before["assignment"].cpu()
+            out["reassigned"] = float((moved & trains & before.get("placed", trains).cpu()).sum())
+        if "distance" in memory and bool((placed := memory["placed"].cpu()).any()):
+            out["intra_cluster"] = float(memory["distance"].cpu()[placed].mean())
+        if bool(memory.get("reseeded", place[:0]).any()):
+            out["reseeded"] = float(memory["reseeded"].sum())
+        if "last_round" in memory and bool((known := memory["last_round"].cpu() >= 0).any()):
+            out["staleness"] = float((self.state.round - 1 - memory["last_round"].cpu()[known]).double().mean())
+        group = self.federation.group
+        if group is not None:
+            honest = trains & ~self.clients.liars
+            both = place[honest].numpy(), group[honest].numpy()
+            out |= {"ari": agreement(*both), "nmi": shared_information(*both)}
+        return out
 
     def _record_places(self) -> None:
         """Every client's center at an evaluation, where clients have one: a line of places.csv."""
@@ -421,6 +439,7 @@ def prepare(
         "its class, or a function that makes it",
     )
     start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
+    method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
     state = method.begin(start, federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, clock, folder=folder)

@@ -7,8 +7,10 @@ a row; a method is a list of *phases*, each so many rounds of the same exchanges
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from torch import Tensor
 
 from .aggregate import Aggregate, Mean
 from .errors import Mistake, require
@@ -16,7 +18,7 @@ from .learn import Learner
 from .optimizer import Average, Center
 from .privacy import NoPrivacy, Privacy
 from .select import Everyone, Select
-from .stack import WHOLE, Cut, Stacks
+from .stack import WHOLE, Cut, Layout, Stacks
 from .topology import Star, Topology
 
 
@@ -109,6 +111,15 @@ class Method:
     def exchanges(self) -> tuple[Exchange, ...]:
         """Every exchange of every phase."""
         return tuple(exchange for _, exchanges in self.phases for exchange in exchanges)
+
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Method:
+        """The same method, its topologies knowing the layout of `model`, a row of it (1, width), and the clients."""
+
+        def of(exchange: Exchange) -> Exchange:
+            topology = exchange.topology.fitted(layout, like, n_clients)
+            return exchange if topology is exchange.topology else replace(exchange, topology=topology)
+
+        return replace(self, phases=tuple((rounds, tuple(map(of, exchanges))) for rounds, exchanges in self.phases))
 
     def starts(self, n_clients: int) -> int:
         """How many models must be drawn to begin with: one, or one for each center."""

@@ -163,6 +163,6 @@ def agreement(assignment: Ints, group: Ints) -> float:
     return float(adjusted_rand_score(group, assignment))
 
 
-def nmi(assignment: Ints, group: Ints) -> float:
-    """The normalized mutual information of a clustering with known groups: 1 is the same partition, 0 no relation."""
+def shared_information(assignment: Ints, group: Ints) -> float:
+    """The normalised mutual information of a clustering with known groups: 1 is the same partition, 0 is unrelated."""
     return float(normalized_mutual_info_score(group, assignment))

@@ -11,7 +11,7 @@ its steps. Same batches, same mathematics; results agree to rounding.
 """
 
 from .batches import Plan, Schedule
-from .choose import Choose, candidates
+from .choose import Choose, TryEach, candidates
 from .compiled import Compiled
 from .executor import Client, Executor, Learner
 from .look import Fisher, Forget, Gradient, MeanLoss, Value
@@ -36,6 +36,7 @@ __all__ = [
     "Schedule",
     "Stacked",
     "Train",
+    "TryEach",
     "Value",
     "candidates",
 ]

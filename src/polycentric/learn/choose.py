@@ -14,6 +14,7 @@ from ..task import Batch, Task
 from .batches import Plan
 from .executor import Client, Learner
 from .look import examples_in, once_over
+from .train import Train
 
 
 def candidates(k: int) -> tuple[str, ...]:
@@ -27,8 +28,8 @@ class Choose(Learner):
 
         choice_i = argmin_k F_i(c_k),     F_i the mean loss over all training examples of client i
 
-    The lowest number wins ties, and a loss that is not finite never wins; a client without examples, or for which no
-    loss is finite, takes the first.
+    The lowest number wins ties, and a loss that is not finite never wins. A client without examples, or for which no
+    loss is finite, takes the first, and tells -1.
     """
 
     k: int
@@ -54,8 +55,57 @@ class Choose(Learner):
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """The candidate of the lowest mean loss."""
         loss = carry["sum"] / carry["seen"][:, None]
-        best = torch.where(loss.isfinite(), loss, math.inf).argmin(1)
+        some = loss.isfinite()
+        best = torch.where(some.any(1), torch.where(some, loss, math.inf).argmin(1), -1)
         model = rows["candidate0"]
         for j, name in enumerate(candidates(self.k)[1:], start=1):
             model = torch.where((best == j)[:, None], rows[name], model)
         return {"model": model, "choice": best[:, None].to(model.dtype)}
+
+
+@dataclass(frozen=True)
+class TryEach(Learner):
+    """Trains a little from every candidate, and tells from which it moved least: FeSEM's E-step for a newcomer.
+
+        choice_i = argmin_k |w_i(k) - c_k|^2,     w_i(k) what client i learns from c_k
+
+    Its own model would be nearest to wherever it began, so it begins everywhere. -1 where no distance is finite.
+    """
+
+    k: int
+    train: Train
+
+    def plan(self, cohort: Cohort) -> Plan:
+        """As training."""
+        return self.train.plan(cohort)
+
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """What training carries, once for each candidate."""
+        carry: Stacks = {}
+        for name in candidates(self.k):
+            mine = self.train.begin(self._here(rows, name), cohort, task)
+            carry |= {f"{name}/{part}": value for part, value in mine.items()}
+        return carry
+
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """A step from each."""
+        new: Stacks = {}
+        for name in candidates(self.k):
+            mine = {part.removeprefix(f"{name}/"): v for part, v in carry.items() if part.startswith(f"{name}/")}
+            mine = self.train.step(mine, self._here(row, name), batch, client)
+            new |= {f"{name}/{part}": value for part, value in mine.items()}
+        return new
+
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The candidate with the shortest way."""
+        way = torch.stack(
+            [(carry[f"{name}/model"] - rows[name]).square().sum(1, dtype=torch.float64) for name in candidates(self.k)],
+            dim=1,
+        )
+        some = way.isfinite().any(1)
+        best = torch.where(some, torch.where(way.isfinite(), way, math.inf).argmin(1), -1)
+        return {"choice": best[:, None].to(rows["candidate0"].dtype)}
+
+    @staticmethod
+    def _here(rows: Stacks, name: str) -> Stacks:
+        return rows | {"model": rows[name], "start": rows[name]}

@@ -26,7 +26,7 @@ from ..draw import seed_of, uniform
 from ..errors import Mistake, require
 from ..loop import Run, trainer_of
 from ..method import State
-from ..metrics import agreement, nmi
+from ..metrics import agreement, shared_information
 from ..topology.clusters import inner_products
 from .figure import colour, panels
 
@@ -53,7 +53,7 @@ def places_of(run: Run) -> Ints:
     if found is None:
         raise Mistake(
             f"a run of {run.method.name} has no clusters to show: its clients are not assigned to one of several "
-            "centers; methods that do so are fesem and its relatives (`polycentric methods`)"
+            "centers; fesem, ifca, cfl and tkm do so (`polycentric methods`)"
         )
     places: Ints = found.cpu().numpy()
     return places
@@ -256,7 +256,7 @@ def draw_rounds(run: Run, path: Path) -> bool:
         if name == "intra_cluster":
             first.set_yscale("log")
         first.set_title(title)
-        second.stackplot(rounds, sizes, colors=[colour(k) for k in range(n)], linewidth=0)
+        second.stackplot(rounds, sizes, colors=[colour(k) for k in range(n)], linewidth=0, step="post")
         second.set_title("clients of each cluster")
         second.set_ylim(0, table.shape[1])
         third.bar(rounds[1:], moved, width=0.8 * float(np.min(np.diff(rounds))), color="#777777")
@@ -441,7 +441,7 @@ def told(run: Run) -> dict[str, Any]:
     out: dict[str, Any] = {"sizes": {int(k): int(n) for k, n in zip(names, counts, strict=True)}}
     if run.federation.group is not None:
         group = run.federation.group.numpy()
-        out |= {"ari": agreement(places, group), "nmi": nmi(places, group)}
+        out |= {"ari": agreement(places, group), "nmi": shared_information(places, group)}
     return out
 
 

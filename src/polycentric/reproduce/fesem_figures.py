@@ -96,25 +96,27 @@ def _settled(data: str) -> Claim:
 def _draw_convergence(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
     from ..report.figure import band, panels
 
-    name, n = "fesem-convergence.png", 0
-    with panels(out / name, len(STAND_INS), 2, size=(4.4, 2.9)) as axes:
+    name, shown = (
+        "fesem-convergence.png",
+        {"micro_accuracy": "micro accuracy, %", "intra_cluster": "intra-cluster distance"},
+    )
+    if not any(done.get(_setting(method, data, LAST)) for method in NAMES for data in STAND_INS):
+        return []
+    with panels(out / name, len(STAND_INS), len(shown), size=(4.4, 2.9)) as axes:
         for row, data in enumerate(STAND_INS):
-            for column, (number, title) in enumerate(
-                {"micro_accuracy": "micro accuracy, %", "intra_cluster": "intra-cluster distance"}.items()
-            ):
+            for column, (number, title) in enumerate(shown.items()):
                 axis = axes[row, column]
                 for place, method in enumerate(NAMES):
                     found = [curve(folder, number) for folder in done.get(_setting(method, data, LAST), ())]
-                    found = [(r, v) for r, v in found if r]
-                    if found:
-                        scale = 100 if column == 0 else 1
-                        band(axis, found[0][0], [[scale * x for x in v] for _, v in found], place, method)
-                        n += 1
+                    scale = 100 if number == "micro_accuracy" else 1
+                    values = [[scale * x for x in v] for r, v in found if r and r == found[0][0]]
+                    if values:
+                        band(axis, found[0][0], values, place, method)
                 axis.set_title(f"{data}: {title}")
                 axis.set_xlabel("round")
                 if axis.lines:
                     axis.legend(loc="lower right" if column == 0 else "upper right")
-    return [(name, "Mean and one standard deviation over seeds, at every fifth round.")] if n else []
+    return [(name, "Mean and one standard deviation over seeds, at every fifth round.")]
 
 
 FESEM_CONVERGENCE = Table(
@@ -168,10 +170,10 @@ def _largest(summary: dict[str, Any]) -> float:
 
 
 def _nmi(summary: dict[str, Any]) -> float:
-    from ..metrics import nmi
+    from ..metrics import shared_information
 
     found = _members(summary)
-    return math.nan if found is None or found[2] is None else nmi(found[0], found[2])
+    return math.nan if found is None or found[2] is None else shared_information(found[0], found[2])
 
 
 def _ari(summary: dict[str, Any]) -> float:

@@ -222,7 +222,9 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
             shown = []
             for column, r in zip(columns, found, strict=True):
                 shown += ["-" if r is None or r.paper is None else f"{r.paper:g}"] if column in told else []
-                shown.append("-" if r is None else _ours(r, 1 if r.ours_mean is not None and r.ours_mean >= 1 else 2))
+                shown.append(
+                    "-" if r is None else _ours(r, 1 if r.ours_mean is not None and abs(r.ours_mean) >= 1 else 2)
+                )
             there = [r for r in found if r is not None]
             lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in there)} |")
             notes += [f"{line}: {note}" for note in dict.fromkeys(r.note for r in there if r.note)]

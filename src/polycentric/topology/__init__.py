@@ -16,7 +16,7 @@ A client's model is always `down @ centers`; from one round to the next clients 
 
 from .cells import Cells, TwoLevel
 from .choice import Choice
-from .clusters import Clusters, Seeding, inner_products, squared_distances
+from .clusters import Clusters, Greeting, Seeding, inner_products, squared_distances
 from .graph import Graph, metropolis, present
 from .star import Alone, Star, Sums
 from .tree import Splitting, bipartition, similarities
@@ -29,6 +29,7 @@ __all__ = [
     "Choice",
     "Clusters",
     "Graph",
+    "Greeting",
     "Seeding",
     "Splitting",
     "Star",

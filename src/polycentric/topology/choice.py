@@ -51,7 +51,7 @@ class Choice(Topology):
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Where they chose to be."""
-        return {"assignment": sent["choice"][:, 0].long().cpu()}
+        return {"assignment": sent["choice"][:, 0].long().clamp(min=0).cpu()}
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns."""

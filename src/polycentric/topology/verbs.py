@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from torch import Tensor
+
 from ..cohort import Cohort
 from ..mixing import Mixing
-from ..stack import Stacks
+from ..stack import Layout, Stacks
 
 
 class Topology(ABC):
@@ -32,6 +34,10 @@ class Topology(ABC):
     def remembers(self, n_clients: int) -> Stacks:
         """What the topology must remember from round to round, as it is at the beginning."""
         return {}
+
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
+        """Itself, once the layout of a row, a row (1, width), and the number of clients are known."""
+        return self
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Rows of memory (cohort, ...): where these clients belong now."""
