@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..method import Method
+from .dpsgd import dpsgd
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -15,6 +16,7 @@ from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
 from .maml import maml
+from .matcha import matcha
 from .meta import meta
 from .nofed import nofed
 from .reptile import reptile
@@ -33,10 +35,13 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "dpsgd": dpsgd,
+    "matcha": matcha,
 }
 
 __all__ = [
     "METHODS",
+    "dpsgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -47,6 +52,7 @@ __all__ = [
     "fesem",
     "fomaml",
     "maml",
+    "matcha",
     "meta",
     "nofed",
     "reptile",
