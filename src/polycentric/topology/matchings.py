@@ -65,6 +65,10 @@ class Matchings(Peers):
         coin = torch.zeros(len(plan.p), dtype=torch.int64) if plan.together else torch.arange(len(plan.p))
         return uniform(seed, round, "matching", coin) < torch.from_numpy(plan.p)
 
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int:
+        """How many matchings are in use: they go one after another."""
+        return int(self.active(cohort.seed, cohort.round, cohort.n_clients).sum())
+
     def n_centers(self, n_clients: int) -> int:
         """One for each client; the plan is made here."""
         self.plan(n_clients)
