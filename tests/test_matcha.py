@@ -248,6 +248,7 @@ def test_weights_may_be_negative_and_still_keep_the_mean_when_clients_are_away()
 def test_coins_follow_from_seed_and_round_alone():  # H9
     topology = Matchings(ER8, 0.5)
     twice = [torch.stack([topology.active(seed, k, 8) for k in range(50)]) for seed in (0, 0, 1)]
+    assert torch.equal(topology.active(1, torch.arange(50), 8), twice[2])  # many rounds at once
     assert torch.equal(twice[0], twice[1]) and not torch.equal(twice[0], twice[2])
     one, some = (topology.mixing({}, everyone(8)[which]).to_dense() for which in (slice(0, 1), slice(3, 8)))
     assert torch.equal(one, some)  # whoever asks
