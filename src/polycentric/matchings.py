@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Literal
 
 import networkx
@@ -126,7 +125,8 @@ class _Paint:
             fan.append(after)
         c, d = self.free(u), self.free(fan[-1])
         self.swap(u, c, d)
-        last = next(k for k, w in enumerate(fan) if d not in self.at[w] and self._is_fan(fan[: k + 1], u))
+        # What comes before the first client where d is free is still a fan: only d and c have changed places.
+        last = next(k for k, w in enumerate(fan) if d not in self.at[w])
         moved = [self.of[u, w] for w in fan[1 : last + 1]]
         for w in fan[1 : last + 1]:
             self.wipe(u, w)
@@ -136,9 +136,6 @@ class _Paint:
     def _next(self, fan: list[int], u: int) -> int | None:
         there, end = set(fan), self.at[fan[-1]]
         return next((w for c, w in sorted(self.at[u].items()) if w not in there and c not in end), None)
-
-    def _is_fan(self, fan: list[int], u: int) -> bool:
-        return all(self.of[u, after] not in self.at[before] for before, after in pairwise(fan))
 
 
 def laplacian(pairs: Sequence[Pair], n: int) -> Array:
