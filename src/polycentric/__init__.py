@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
+    from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
     from .learn import Looped, Stacked, Train
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
     from .methods.cfl import cfl
+    from .methods.dpsgd import dpsgd
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .methods.fomaml import fomaml
     from .methods.ifca import ifca
     from .methods.maml import maml
+    from .methods.matcha import matcha
     from .methods.meta import meta
     from .methods.nofed import nofed
     from .methods.reptile import reptile
@@ -36,10 +39,10 @@ if TYPE_CHECKING:
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
     from .round import run_round
-    from .select import Active, Everyone, Poisson, Stragglers, Uniform
+    from .select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
     from .task import Task
-    from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
+    from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
@@ -48,19 +51,20 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
+    "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml meta nofed "
-    "reptile tkm",
+    "methods": "METHODS cfl dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml matcha "
+    "meta nofed reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
     "round": "run_round",
-    "select": "Active Everyone Poisson Stragglers Uniform",
+    "select": "Active Churn Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
     "task": "Task",
-    "topology": "Alone Cells Clusters Graph Star TwoLevel metropolis",
+    "topology": "Alone Cells Clusters Gossip Graph Matchings Star TwoLevel metropolis",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -83,23 +87,33 @@ __all__ = [
     "Alone",
     "Average",
     "Cells",
+    "Churn",
     "Classes",
     "Clusters",
+    "Complete",
     "Curvature",
     "Delays",
     "Dirichlet",
     "Diverged",
+    "Edges",
+    "ErdosRenyi",
     "Everyone",
     "Exchange",
+    "Exponential",
     "Federation",
+    "Geometric",
     "GeometricMedian",
+    "Gossip",
     "Graph",
+    "Hub",
     "Iid",
     "KeepPrivate",
     "Krum",
     "LabelFlip",
     "LargeNorm",
+    "Line",
     "Looped",
+    "Matchings",
     "Mean",
     "Median",
     "Method",
@@ -113,22 +127,26 @@ __all__ = [
     "Poisson",
     "Prox",
     "Quantity",
+    "Ring",
     "Rotations",
     "Run",
     "SameValue",
     "Shards",
     "SignFlip",
     "Simulation",
+    "SmallWorld",
     "Stacked",
     "Star",
     "State",
     "Stragglers",
     "Task",
+    "Torus",
     "Train",
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
     "cfl",
+    "dpsgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -141,6 +159,7 @@ __all__ = [
     "ifca",
     "load",
     "maml",
+    "matcha",
     "meta",
     "metropolis",
     "nofed",

@@ -24,18 +24,19 @@ from .attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFli
 from .clock import Clock, Delays, Normalised, Physical
 from .data import Federation, load
 from .errors import Mistake, require, unknown
+from .graphs import NETWORKS, Network
 from .learn import Train
 from .loop import Run, Schedule, prepare
 from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
-from .select import Active, Everyone, Poisson, Select, Uniform
+from .select import Active, Churn, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
 # For every kind of part: what it may be called in a config, and what that builds.
 PARTS: dict[object, dict[str, Callable[..., Any]]] = {
-    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active},
+    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active, "churn": Churn},
     Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
     Aggregate: {
         "mean": Mean,
@@ -54,6 +55,7 @@ PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
     Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
+    Network: NETWORKS,
 }
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor

@@ -21,7 +21,7 @@ from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
 from .draw import seed_of
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, dissimilarity, evaluate, greeted, optimistic
+from .evaluate import all_clients, consensus, dissimilarity, evaluate, greeted, optimistic
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
@@ -245,6 +245,8 @@ class Run:
         row |= self._seen(scores).summary() | self._clusters(trips) | self._ages()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
+        if (apart := consensus(self.method, self.state, self.clients)) is not None:
+            row["consensus"] = apart
         if self.schedule.dissimilarity:
             row["dissimilarity"] = dissimilarity(self.method, self.state, self.clients)
         if not trips:

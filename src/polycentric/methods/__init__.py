@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..method import Method
 from .cfl import cfl
+from .dpsgd import dpsgd
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -17,6 +18,7 @@ from .fesem import fesem
 from .fomaml import fomaml
 from .ifca import ifca
 from .maml import maml
+from .matcha import matcha
 from .meta import meta
 from .nofed import nofed
 from .reptile import reptile
@@ -39,11 +41,14 @@ METHODS: dict[str, Callable[..., Method]] = {
     "tkm": tkm,
     "ifca": ifca,
     "cfl": cfl,
+    "dpsgd": dpsgd,
+    "matcha": matcha,
 }
 
 __all__ = [
     "METHODS",
     "cfl",
+    "dpsgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -55,6 +60,7 @@ __all__ = [
     "fomaml",
     "ifca",
     "maml",
+    "matcha",
     "meta",
     "nofed",
     "reptile",

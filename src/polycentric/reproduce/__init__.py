@@ -7,12 +7,14 @@ from .fedcurv import FEDCURV
 from .fedprox import FEDPROX
 from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_TABLE2
+from .matcha import MATCHA
 from .meta import META
 from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
 MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, ROBUST)
-TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS}
+NO_CENTER = (MATCHA,)
+TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + NO_CENTER}
 
 __all__ = ["TABLES", "Claim", "Row", "Table", "reproduce_table"]

@@ -17,7 +17,8 @@ A client's model is always `down @ centers`; from one round to the next clients 
 from .cells import Cells, TwoLevel
 from .choice import Choice
 from .clusters import Clusters, Greeting, Seeding, inner_products, squared_distances
-from .graph import Graph, metropolis, present
+from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
+from .matchings import Matchings
 from .star import Alone, Star, Sums
 from .tree import Splitting, bipartition, similarities
 from .trimmed import TrimmedSeeding
@@ -28,8 +29,11 @@ __all__ = [
     "Cells",
     "Choice",
     "Clusters",
+    "Gossip",
     "Graph",
     "Greeting",
+    "Matchings",
+    "Peers",
     "Seeding",
     "Splitting",
     "Star",
@@ -43,4 +47,5 @@ __all__ = [
     "present",
     "similarities",
     "squared_distances",
+    "weights_for",
 ]
