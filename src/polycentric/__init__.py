@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .aggregate import Krum, Mean, Median, TrimmedMean
+    from .choose import choose_k
     from .clients import Simulation
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "Krum Mean Median TrimmedMean",
+    "choose": "choose_k",
     "clients": "Simulation",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
@@ -115,6 +117,7 @@ __all__ = [
     "TwoLevel",
     "Uniform",
     "cfl",
+    "choose_k",
     "fedavg",
     "fedcurv",
     "feddane",
