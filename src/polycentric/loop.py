@@ -302,8 +302,10 @@ class Run:
         if "last_round" in memory and bool((known := memory["last_round"].cpu() >= 0).any()):
             out["staleness"] = float((self.state.round - 1 - memory["last_round"].cpu()[known]).double().mean())
         group = self.federation.group
-        if group is not None:
-            both = place[trains].numpy(), group[trains].numpy()
+        if group is not None and self.state.round:  # before the first round nobody has found a place
+            placed = memory.get("placed", trains).cpu()
+            there = trains & placed if bool(placed.any()) else trains
+            both = place[there].numpy(), group[there].numpy()
             out |= {"ari": agreement(*both), "nmi": shared_information(*both)}
         return out
 
