@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import polycentric as pc
 from polycentric.aggregate import Mean
+from polycentric.choose import sampled
 from polycentric.cohort import Cohort
 from polycentric.data import Federation
 from polycentric.evaluate import greeted
@@ -290,6 +291,44 @@ def test_reassigned_counts_who_moved(rotated: Federation) -> None:
     moved = [int((a.memory["assignment"] != b.memory["assignment"]).sum()) for a, b in itertools.pairwise(states)]
     assert [row["reassigned"] for row in run.history[1:]] == moved
     assert moved[0] > 0
+
+
+# -- how many -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["valid", "distance"])
+def test_the_true_number_of_groups_is_chosen(by: Any) -> None:
+    federation = pc.load("digits", partition=pc.Rotations(4), clients=40, valid=0.2)
+    k, trials = pc.choose_k(federation, (2, 4, 8), by=by, rounds=3 if by == "valid" else 1, lr=0.1, epochs=5)
+    assert k == 4
+    assert [trial.k for trial in trials] == [2, 4, 8]
+
+
+def test_the_number_is_chosen_without_a_look_at_test_examples() -> None:
+    federation = pc.load("digits", partition=pc.Rotations(2), clients=10, valid=0.3)
+    wrong = replace(federation, test=replace(federation.test, y=(federation.test.y + 1) % 10))
+    a, b = (pc.choose_k(f, (1, 2), rounds=1, lr=0.1) for f in (federation, wrong))
+    assert a == b
+
+
+def test_a_sample_is_some_of_the_clients_with_all_they_have() -> None:
+    federation = pc.load("digits", partition=pc.Rotations(4), clients=20, valid=0.2)
+    some = sampled(federation, 7, seed=3)
+    assert some.n_clients == 7
+    for new, name in enumerate(some.clients):
+        old = federation.clients.index(name)
+        assert torch.equal(some.train.of(new).x, federation.train.of(old).x)
+        assert torch.equal(some.valid.of(new).y, federation.valid.of(old).y)
+        assert some.group is not None and federation.group is not None
+        assert some.group[new] == federation.group[old]
+    assert sampled(federation, 99) is federation
+
+
+def test_choosing_needs_something_to_choose_by(rotated: Federation) -> None:
+    with pytest.raises(pc.Mistake, match="needs a validation split: load the data with"):
+        pc.choose_k(rotated)
+    with pytest.raises(pc.Mistake, match="ks must be numbers from 1 up"):
+        pc.choose_k(rotated, (0, 1), by="distance")
 
 
 # -- the clustering ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
+    from .choose import choose_k
     from .clients import Simulation
     from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
     "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
+    "choose": "choose_k",
     "clients": "Simulation",
     "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
@@ -146,6 +148,7 @@ __all__ = [
     "TwoLevel",
     "Uniform",
     "cfl",
+    "choose_k",
     "dpsgd",
     "fedavg",
     "fedcurv",

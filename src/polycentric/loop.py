@@ -341,9 +341,10 @@ class Run:
         if "last_round" in memory and bool((known := memory["last_round"].cpu() >= 0).any()):
             out["staleness"] = float((self.state.round - 1 - memory["last_round"].cpu()[known]).double().mean())
         group = self.federation.group
-        if group is not None:
-            honest = trains & ~self.clients.liars
-            both = place[honest].numpy(), group[honest].numpy()
+        if group is not None and self.state.round:  # before the first round nobody has found a place
+            honest, placed = trains & ~self.clients.liars, memory.get("placed", trains).cpu()
+            there = honest & placed if bool((honest & placed).any()) else honest
+            both = place[there].numpy(), group[there].numpy()
             out |= {"ari": agreement(*both), "nmi": shared_information(*both)}
         return out
 

@@ -162,8 +162,8 @@ def bipartition(similarity: Tensor, linkage: Linkage = "single") -> Split:
     Single linkage stopped at two parts gives the smallest possible largest similarity across them (it cuts the
     lightest edge of the maximum spanning tree); complete and average linkage do not.
 
-    >>> bipartition(torch.tensor([[1.0, 0.9, -1.0], [0.9, 1.0, -0.8], [-1.0, -0.8, 1.0]]))
-    Split(second=tensor([False, False,  True]), cross=-0.8, gap=1.8)
+    >>> bipartition(torch.tensor([[1.0, 0.5, -1.0], [0.5, 1.0, -0.5], [-1.0, -0.5, 1.0]]))
+    Split(second=tensor([False, False,  True]), cross=-0.5, gap=1.25)
     """
     n = len(similarity)
     require(n >= 2, f"a bipartition needs at least two, got {n}")
