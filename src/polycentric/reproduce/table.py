@@ -134,6 +134,15 @@ def reproduce_table(
     return path
 
 
+def clearly(differences: Sequence[float]) -> bool | None:
+    """Whether differences, seed by seed, are above zero by more than two standard errors, or below; None in between."""
+    if len(differences) < 2:
+        return None
+    mean = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return mean > 0 if abs(mean) > 2 * error else None
+
+
 def history(run: Path | str) -> list[dict[str, Any]]:
     """Every evaluation of a run, in order, from its folder."""
     with (Path(run) / "metrics.jsonl").open(encoding="utf-8") as lines:
