@@ -476,7 +476,7 @@ GRAPH_MISTAKES = {
     "disconnected": (
         lambda: metropolis(networkx.empty_graph(3)),
         "the graph has 3 parts that never hear each other, so there is no consensus; connect them, or pass "
-        "disconnected='allow'",
+        "disconnected='allow'; client 0 has no neighbour at all",
     ),
     "directed": (
         lambda: metropolis(networkx.cycle_graph(3, networkx.DiGraph)),

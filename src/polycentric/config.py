@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
 from .data import Federation, load
 from .errors import Mistake, require, unknown
+from .graphs import NETWORKS, Network
 from .learn import Train
 from .loop import Run, Schedule, prepare
 from .method import Method
@@ -38,6 +39,7 @@ PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     Aggregate: {"mean": Mean, "trimmed-mean": TrimmedMean, "median": Median, "krum": Krum},
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
+    Network: NETWORKS,
 }
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor

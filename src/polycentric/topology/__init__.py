@@ -16,7 +16,7 @@ A client's model is always `down @ centers`; from one round to the next clients 
 
 from .cells import Cells, TwoLevel
 from .clusters import Clusters, Seeding, inner_products, squared_distances
-from .graph import Graph, metropolis, present
+from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
 from .star import Alone, Star, Sums
 from .verbs import Topology
 
@@ -24,7 +24,9 @@ __all__ = [
     "Alone",
     "Cells",
     "Clusters",
+    "Gossip",
     "Graph",
+    "Peers",
     "Seeding",
     "Star",
     "Sums",
@@ -34,4 +36,5 @@ __all__ = [
     "metropolis",
     "present",
     "squared_distances",
+    "weights_for",
 ]

@@ -2,32 +2,91 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
 
 import networkx
+import numpy as np
 import torch
 
 from ..cohort import Cohort
-from ..errors import Mistake, require
+from ..errors import require
+from ..graphs import Disconnected, Network, Ring, checked, graph_for, network_of
 from ..mixing import Mixing
 from ..stack import Stacks
 from .verbs import Topology
 
 
-@dataclass(frozen=True, eq=False)
-class Graph(Topology):
-    """No center: every client is its own and averages with its neighbours (D-PSGD).
+class Peers(Topology):
+    """No center: every client is its own and averages with those beside it.
 
-    `weights` is symmetric with rows that sum to one; entries may be negative (MATCHA). What a client would
+    `mixing` is symmetric with rows that sum to one; entries may be negative (MATCHA). What a client would
     have heard from an absent neighbour goes to its own fresh model, so mixing stays doubly stochastic
     whoever is there. `only_own`: names that are carried along but not mixed.
     """
 
-    weights: Mixing  # (clients, clients)
     only_own: tuple[str, ...] = ()
     whole = True  # who is absent decides the diagonal
     at_home = True
+
+    @abstractmethod
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """(clients, clients) if everybody were there."""
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of the identity."""
+        return Mixing.gather(cohort.index, cohort.n_clients)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Neighbours who are there, and the rest of the weight on the own fresh model."""
+        if name in self.only_own:
+            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+        return present(self.mixing(memory, cohort), cohort)
+
+
+@dataclass(frozen=True)
+class Gossip(Peers):
+    """Neighbours on a graph, by name and for any number of clients, with Metropolis weights (D-PSGD).
+
+        up   M_ij = 1 / (1 + max(d_i, d_j)) for neighbours, the rest on the diagonal;  d_i = neighbours of client i
+
+    Arguments:
+        graph: such as `Ring()`, `ErdosRenyi(0.3)`, or a networkx graph on 0 .. n-1.
+        only_own: names that are carried along but not mixed.
+        disconnected: "allow" takes a graph in several parts; each then agrees within itself only.
+    Reference: Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017.
+    """
+
+    graph: Network = Ring()
+    only_own: tuple[str, ...] = ()
+    disconnected: Disconnected = "refuse"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "graph", network_of(self.graph))
+
+    def n_centers(self, n_clients: int) -> int:
+        """One for each client; the graph is made and checked here."""
+        weights_for(self.graph, n_clients, self.disconnected)
+        return n_clients
+
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """Metropolis weights of the graph on that many clients."""
+        return weights_for(self.graph, cohort.n_clients, self.disconnected)
+
+
+@lru_cache(maxsize=16)
+def weights_for(network: Network, n: int, disconnected: Disconnected = "refuse") -> Mixing:
+    """Metropolis weights of a network on n clients; made once."""
+    return metropolis(graph_for(network, n, disconnected), "allow")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Peers):
+    """Neighbours with weights of your own: symmetric, rows that sum to one; see `Gossip` for graphs by name."""
+
+    weights: Mixing  # (clients, clients)
+    only_own: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n, m = self.weights.shape
@@ -49,16 +108,6 @@ class Graph(Topology):
             f"the graph has {self.weights.shape[0]} nodes, but the federation has {n_clients} clients",
         )
         return n_clients
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Rows of the identity."""
-        return Mixing.gather(cohort.index, cohort.n_clients)
-
-    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Neighbours who are there, and the rest of the weight on the own fresh model."""
-        if name in self.only_own:
-            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
-        return present(self.mixing(memory, cohort), cohort)
 
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """(clients, clients) if everybody were there."""
@@ -82,22 +131,16 @@ def present(everyone: Mixing, cohort: Cohort) -> Mixing:
     )
 
 
-def metropolis(graph: networkx.Graph, disconnected: Literal["refuse", "allow"] = "refuse") -> Mixing:
+def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:
     """Metropolis weights: M_ij = 1 / (1 + max(d_i, d_j)) on edges, the rest on the diagonal.
 
     Symmetric, doubly stochastic and non-negative on every graph; 1/3 each on a ring. Nodes are 0 .. n-1.
+    Memory is linear in the edges.
     """
-    n = graph.number_of_nodes()
-    require(set(graph.nodes) == set(range(n)), "the nodes of the graph must be numbered 0 .. n-1")
-    require(not graph.is_directed(), "the graph is directed: neighbours must hear each other")
-    if disconnected == "refuse" and n and not networkx.is_connected(graph):
-        raise Mistake(
-            f"the graph has {networkx.number_connected_components(graph)} parts that never hear each other, so "
-            "there is no consensus; connect them, or pass disconnected='allow'"
-        )
-    degree = torch.tensor([graph.degree(i) for i in range(n)], dtype=torch.float64)
-    pairs = torch.tensor([(i, j) for i, j in graph.edges if i != j], dtype=torch.int64).view(-1, 2)
+    n = checked(graph, disconnected).number_of_nodes()
+    pairs = torch.from_numpy(np.array(graph.edges, dtype=np.int64).reshape(-1, 2))
     i, j = torch.cat([pairs, pairs.flip(1)]).T
+    degree = torch.bincount(i, minlength=n).double()
     weight = 1 / (1 + torch.maximum(degree[i], degree[j]))
     own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
     every = torch.arange(n)
