@@ -35,12 +35,18 @@ def traffic(trip: Trip) -> Traffic:
     for name in exchange.receives:
         mixing = topology.down(before.memory, trip.cohort, name)
         stack = centers[mixing.of or name]
-        down += _links(exchange, mixing, trip.cohort, clients_receive=True) * stack.shape[1] * stack.element_size()
+        numbers = topology.numbers(before.memory, trip.cohort, name, stack.shape[1], True)
+        if numbers is None:
+            numbers = _links(exchange, mixing, trip.cohort, clients_receive=True) * stack.shape[1]
+        down += numbers * stack.element_size()
     for name in exchange.sends:
         mixing = topology.up(before.memory, trip.arrived, name)
         stack = centers[name]
-        up += _links(exchange, mixing, trip.arrived, clients_receive=False) * stack.shape[1] * stack.element_size()
-    told = sum(exchange.holds[name].width if name in exchange.holds else 1 for name in exchange.told)
+        numbers = topology.numbers(before.memory, trip.arrived, name, stack.shape[1], False)
+        if numbers is None:
+            numbers = _links(exchange, mixing, trip.arrived, clients_receive=False) * stack.shape[1]
+        up += numbers * stack.element_size()
+    told = sum(exchange.holds[name].width or 1 if name in exchange.holds else 1 for name in exchange.told)
     return Traffic(down, up + told * len(trip.arrived) * centers["model"].element_size())
 
 

@@ -184,12 +184,14 @@ class Sets:
                 out.index_add_(0, self._at(k, mine).flatten(), (weight[some, None, None] * moved).flatten())
         return out
 
-    def combined(self, flat: Tensor, gram: Tensor, links: tuple[Tensor, Tensor, Tensor], beta: Tensor) -> Tensor:
+    def combined(
+        self, flat: Tensor, gram: Tensor, links: tuple[Tensor, Tensor, Tensor], beta: Tensor, eps: float = 1e-3
+    ) -> Tensor:
         """((1 - beta) A_k + beta Omega^_k) / tr(.): neighbours' covariances, and that of the tasks as they are now.
 
         beta is one number a set. The result has trace one and is positive semidefinite; floor it before inverting.
         """
-        fresh = self.each(gram, cov_and_prec).cov
+        fresh = self.each(gram, lambda gram: cov_and_prec(gram, eps)).cov
         share = beta[self.pairs[0]]
         if bool((beta == 1).all()):
             return fresh

@@ -281,11 +281,13 @@ class Run:
         return {"share_worse": share_below(self.scores["personalised"], self.scores["in_use"])}
 
     def _clusters(self) -> dict[str, float]:
-        """How well clusters agree with known groups, where there are both."""
+        """What the topology shows; how well clusters agree with known groups, where there are both."""
+        topology = self.method.at(self.state.round)[-1].topology
+        shown = topology.shows(self.state.memory, self.state.centers)
         group, assignment = self.federation.group, self.state.memory.get("assignment")
         if group is None or assignment is None:
-            return {}
-        return {"ari": agreement(assignment.cpu().numpy(), group.numpy())}
+            return shown
+        return shown | {"ari": agreement(assignment.cpu().numpy(), group.numpy())}
 
     def _checkpoint(self) -> None:
         if self.folder:
@@ -351,7 +353,8 @@ def prepare(
     federation = federation.to(where) if where.type != "cpu" else federation
     task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
     clients = Simulation(federation, task, seed, executor, block, held_out)
-    state = method.begin(task.start(), federation.n_clients)
+    largest = int(federation.train.sizes.max()) if federation.n_clients else 0
+    state = method.begin(task.start(), federation.n_clients, largest, federation.n_outputs)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, folder=folder)
 

@@ -18,18 +18,22 @@ from .cells import Cells, TwoLevel
 from .clusters import Clusters, Seeding, inner_products, squared_distances
 from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
 from .star import Alone, Star, Sums
+from .tasks import Duals, TaskGraph, TaskStar
 from .verbs import Topology
 
 __all__ = [
     "Alone",
     "Cells",
     "Clusters",
+    "Duals",
     "Gossip",
     "Graph",
     "Peers",
     "Seeding",
     "Star",
     "Sums",
+    "TaskGraph",
+    "TaskStar",
     "Topology",
     "TwoLevel",
     "inner_products",

@@ -27,6 +27,18 @@ class Topology(ABC):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """(centers, cohort): what every center hears of the stack `name`."""
 
+    def n_rows(self, n_clients: int, name: str) -> int:
+        """How many rows the stack `name` has at the centers; by default one for each center."""
+        return self.n_centers(n_clients)
+
+    def numbers(self, memory: Stacks, cohort: Cohort, name: str, width: int, down: bool) -> int | None:
+        """How many numbers of the stack `name` travel; None: a row for every link, as the mixing says."""
+        return None
+
+    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+        """What is worth looking at beside the scores, by name."""
+        return {}
+
     def remembers(self, n_clients: int) -> Stacks:
         """What the topology must remember from round to round, as it is at the beginning."""
         return {}
