@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
+    from .methods.dpa_sgd import dpa_sgd
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .methods.fomaml import fomaml
     from .methods.maml import maml
     from .methods.meta import meta
+    from .methods.mocha import mocha
+    from .methods.mtl import mtl
     from .methods.nofed import nofed
     from .methods.reptile import reptile
     from .mixing import Mixing
@@ -44,7 +47,9 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta nofed reptile",
+    "methods": (
+        "METHODS dpa_sgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta mocha mtl nofed reptile"
+    ),
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -111,6 +116,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "dpa_sgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -124,6 +130,8 @@ __all__ = [
     "maml",
     "meta",
     "metropolis",
+    "mocha",
+    "mtl",
     "nofed",
     "reptile",
     "run",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..method import Method
+from .dpa_sgd import dpa_sgd
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -16,6 +17,8 @@ from .fesem import fesem
 from .fomaml import fomaml
 from .maml import maml
 from .meta import meta
+from .mocha import mocha
+from .mtl import mtl
 from .nofed import nofed
 from .reptile import reptile
 
@@ -33,10 +36,14 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "dpa-sgd": dpa_sgd,
+    "mtl": mtl,
+    "mocha": mocha,
 }
 
 __all__ = [
     "METHODS",
+    "dpa_sgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -48,6 +55,8 @@ __all__ = [
     "fomaml",
     "maml",
     "meta",
+    "mocha",
+    "mtl",
     "nofed",
     "reptile",
 ]

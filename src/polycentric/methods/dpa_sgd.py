@@ -36,7 +36,7 @@ from ..topology import TaskGraph
 def dpa_sgd(
     *,
     graph: Network = Ring(),
-    strength: float = 1e-2,
+    strength: float = 1e-3,
     ridge: float = 1e-4,
     weight_decay: float = 1e-4,
     reg_scale: Literal["none", "per_n"] = "none",
