@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ from polycentric import (
 )
 from polycentric.config import parameters
 from polycentric.data import Split
+from polycentric.graphs import Network, graph_of
 from polycentric.loop import Run, Schedule, environment, prepare, resume
 from polycentric.models import mlp
 from polycentric.record import Folder
@@ -44,10 +46,30 @@ from polycentric.stack import WHOLE, Layout
 
 Make = Callable[..., Federation]
 
+
+@dataclass(frozen=True)
+class Crowd(Network):
+    """Everybody next to everybody, but a fifth client after four is alone: as if it were not there."""
+
+    apart: bool = False
+
+    def of(self, n: int) -> networkx.Graph:
+        return graph_of(((i, j) for i in range(n - self.apart) for j in range(i)), n)
+
+
+# A client more, who takes no part: neighbours on a graph must not have been promised its weight.
+APART: dict[str, dict[str, Any]] = {name: {"graph": Crowd(apart=True)} for name in ("dpsgd", "matcha")}
+
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5}
 
 # What a method needs beside the settings of training, in every law.
-SETTINGS: dict[str, dict[str, Any]] = {"feddane": {"lr": 0.005, "epochs": 1}, "meta": {"rounds": 2, "steps": 3}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "feddane": {"lr": 0.005, "epochs": 1},
+    "meta": {"rounds": 2, "steps": 3},
+    # Who is next to whom must not depend on the order of clients, nor the plan on how many there are without data.
+    "dpsgd": {"graph": Crowd(), "steps": None, "disconnected": "allow"},
+    "matcha": {"graph": Crowd(), "steps": None, "disconnected": "allow", "budget": 1.0},
+}
 
 # What makes a method plain gradient descent where all clients are alike.
 META = {"lr": 0.0, "center": SGD(TRAINING["lr"])}  # no inner steps: the outer one is the gradient's
@@ -267,8 +289,8 @@ def test_the_type_of_numbers_is_kept(name: str, dtype: str, data: torch.dtype, b
 @every_executor
 def test_a_client_without_data_changes_nothing_and_is_still_scored(name: str, executor: str, blobs: Make) -> None:
     sizes = (23, 7, 12, 1)
-    method = build(name)
-    with_it = ready(method, blobs((*sizes, 0)), executor=executor, schedule=Schedule(3)).go()
+    method, larger = build(name), build(name, **APART.get(name, {}))
+    with_it = ready(larger, blobs((*sizes, 0)), executor=executor, schedule=Schedule(3)).go()
     without = ready(method, blobs(sizes), executor=executor, schedule=Schedule(3)).go()
     for key, rows in tensors(without.state).items():
         torch.testing.assert_close(tensors(with_it.state)[key][: len(rows)], rows, rtol=1e-10, atol=1e-10)

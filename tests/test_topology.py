@@ -484,7 +484,7 @@ GRAPH_MISTAKES = {
     ),
     "numbers": (
         lambda: metropolis(networkx.Graph([(1, 2)])),
-        "the nodes of the graph must be numbered 0 .. n-1",
+        "the clients of the graph must be numbered 0 .. n-1",
     ),
     "asymmetric": (
         lambda: Graph(Mixing.dense(exact([[0.5, 0.5], [0.4, 0.6]]), "keep")),
@@ -500,7 +500,7 @@ GRAPH_MISTAKES = {
     ),
     "nodes": (
         lambda: Graph(metropolis(networkx.cycle_graph(4))).n_centers(5),
-        "the graph has 4 nodes, but the federation has 5 clients",
+        "the graph is for 4 clients, but the federation has 5",
     ),
 }
 

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from .clients import Simulation
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
+    from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
     from .learn import Looped, Stacked, Train
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
     from .methods.dpa_sgd import dpa_sgd
+    from .methods.dpsgd import dpsgd
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
     from .methods.maml import maml
+    from .methods.matcha import matcha
     from .methods.meta import meta
     from .methods.mocha import mocha
     from .methods.mtl import mtl
@@ -34,30 +37,30 @@ if TYPE_CHECKING:
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
     from .round import run_round
-    from .select import Active, Everyone, Poisson, Stragglers, Uniform
+    from .select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
     from .task import Task
-    from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
+    from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "Krum Mean Median TrimmedMean",
     "clients": "Simulation",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
+    "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": (
-        "METHODS dpa_sgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta mocha mtl nofed reptile"
-    ),
+    "methods": "METHODS dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml matcha "
+    "meta mocha mtl nofed reptile",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
     "round": "run_round",
-    "select": "Active Everyone Poisson Stragglers Uniform",
+    "select": "Active Churn Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
     "task": "Task",
-    "topology": "Alone Cells Clusters Graph Star TwoLevel metropolis",
+    "topology": "Alone Cells Clusters Gossip Graph Matchings Star TwoLevel metropolis",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -80,19 +83,29 @@ __all__ = [
     "Alone",
     "Average",
     "Cells",
+    "Churn",
     "Classes",
     "Clusters",
+    "Complete",
     "Curvature",
     "Dirichlet",
     "Diverged",
+    "Edges",
+    "ErdosRenyi",
     "Everyone",
     "Exchange",
+    "Exponential",
     "Federation",
+    "Geometric",
+    "Gossip",
     "Graph",
+    "Hub",
     "Iid",
     "KeepPrivate",
     "Krum",
+    "Line",
     "Looped",
+    "Matchings",
     "Mean",
     "Median",
     "Method",
@@ -103,20 +116,24 @@ __all__ = [
     "Poisson",
     "Prox",
     "Quantity",
+    "Ring",
     "Rotations",
     "Run",
     "Shards",
     "Simulation",
+    "SmallWorld",
     "Stacked",
     "Star",
     "State",
     "Stragglers",
     "Task",
+    "Torus",
     "Train",
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
     "dpa_sgd",
+    "dpsgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -128,6 +145,7 @@ __all__ = [
     "fomaml",
     "load",
     "maml",
+    "matcha",
     "meta",
     "metropolis",
     "mocha",

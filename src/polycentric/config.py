@@ -29,12 +29,12 @@ from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
-from .select import Active, Everyone, Poisson, Select, Uniform
+from .select import Active, Churn, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
 # For every kind of part: what it may be called in a config, and what that builds.
 PARTS: dict[object, dict[str, Callable[..., Any]]] = {
-    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active},
+    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active, "churn": Churn},
     Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
     Aggregate: {"mean": Mean, "trimmed-mean": TrimmedMean, "median": Median, "krum": Krum},
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},

@@ -20,6 +20,7 @@ from .round import opened, receive
 from .stack import Stacks, take
 
 CHUNK = 4096  # examples of one model at once
+COLUMNS = 1 << 14  # parameters widened at once, of all models
 RECTANGLE = 1 << 14  # examples of a block of models at once
 
 
@@ -60,6 +61,21 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
         mean = mean + share[place[block.index]] @ slopes
     m = len(everyone)
     return max(0.0, (squares - 2 * float(plain @ mean)) / m + float(mean @ mean))
+
+
+def consensus(method: Method, state: State, clients: Simulation) -> float | None:
+    """How far apart the models of those who train are, |(I - J) W|_F; None where centers do not live at clients.
+
+    In float64, some columns at a time.
+    """
+    if not method.at(state.round)[-1].topology.at_home:
+        return None
+    rows, who = state.centers["model"], clients.everyone(state.round).index.to(state.centers["model"].device)
+    squares = torch.zeros((), dtype=torch.float64, device=rows.device)
+    for first in range(0, rows.shape[1], COLUMNS):
+        part = rows[who, first : first + COLUMNS].double()
+        squares += (part - part.mean(0)).square().sum()
+    return float(squares.sqrt())
 
 
 @torch.no_grad()

@@ -252,7 +252,7 @@ def checked(graph: networkx.Graph, disconnected: Disconnected = "refuse", n: int
     size = graph.number_of_nodes()
     if n is not None:
         _same(size, n)
-    require(set(graph.nodes) == set(range(size)), "the nodes of the graph must be numbered 0 .. n-1")
+    require(set(graph.nodes) == set(range(size)), "the clients of the graph must be numbered 0 .. n-1")
     require(not graph.is_directed(), "the graph is directed: neighbours must hear each other")
     require(not graph.is_multigraph(), "the graph may have repeated edges: make it a networkx.Graph")
     loops = list(networkx.nodes_with_selfloops(graph))
@@ -285,7 +285,7 @@ def network_of(graph: Network | networkx.Graph) -> Network:
 
 
 def _same(size: int, n: int) -> None:
-    require(size == n, f"the graph has {size} nodes, but the federation has {n} clients")
+    require(size == n, f"the graph is for {size} clients, but the federation has {n}")
 
 
 def _connected(drawn: Callable[[int], networkx.Graph], seed: int, *key: int | str) -> networkx.Graph:

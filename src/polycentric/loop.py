@@ -18,7 +18,7 @@ from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, dissimilarity, evaluate
+from .evaluate import all_clients, consensus, dissimilarity, evaluate
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
@@ -219,6 +219,8 @@ class Run:
         row |= self._seen(scores).summary() | self._clusters()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
+        if (apart := consensus(self.method, self.state, self.clients)) is not None:
+            row["consensus"] = apart
         if self.schedule.dissimilarity:
             row["dissimilarity"] = dissimilarity(self.method, self.state, self.clients)
         if not trips:

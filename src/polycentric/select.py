@@ -98,6 +98,51 @@ class Poisson(Select):
 
 
 @dataclass(frozen=True)
+class Churn(Select):
+    """Clients go away for several rounds and come back, each by itself.
+
+        there -> away  with probability  away / (1 - away) / rounds,        away -> there  with  1 / rounds
+
+    so that a share `away` of the clients is away on average, for `rounds` rounds at a time. Where a client is follows
+    from (seed, round, client), so nothing is remembered.
+
+    Reduces to:  `Everyone()` with away = 0; independent coins, as `Poisson(1 - away)`, with rounds = 1 / (1 - away).
+    """
+
+    away: float = 0.2
+    rounds: float = 5.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.away < 1, f"Churn.away is a share of the clients in [0, 1), got {self.away}")
+        least = 1 / (1 - self.away)
+        require(
+            least <= self.rounds * (1 + 1e-9) and self.rounds < math.inf,
+            f"Churn.rounds must be at least 1 / (1 - away) = {least:.4g}, where clients come and go by chance, "
+            f"got {self.rounds}",
+        )
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Those who are there."""
+        return everyone[self.there(everyone.seed, everyone.round, everyone.index)]
+
+    def there(self, seed: int, round: int, index: Tensor) -> Tensor:
+        """Which of these clients are there in a round, (clients,) bool; the same whoever else is asked about."""
+        leave, back = self.away / (1 - self.away) / self.rounds, 1 / self.rounds
+        # One uniform number moves both chains: u < leave sends whoever is there away, u > 1 - back brings whoever is
+        # away back. So the newest round with either decides, and a look back over the rounds since it is enough.
+        there = uniform(seed, "churn", index) >= self.away
+        known = torch.zeros(len(index), dtype=torch.bool)
+        for past in range(round, 0, -1):
+            u = uniform(seed, past, "churn", index)
+            gone, came = ~known & (u < leave), ~known & (u > 1 - back)
+            there = (there & ~gone) | came
+            known |= gone | came
+            if bool(known.all()):
+                break
+        return there
+
+
+@dataclass(frozen=True)
 class Active(Select):
     """Prefer clients whose loss was high when they last took part (Active FL).
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .advise import advise
+
 app = typer.Typer(
     name="polycentric",
     help="Federated learning for clients whose data are not alike: no center, one center, or many.",
@@ -21,6 +23,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data sets and bring in your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+topology_app = typer.Typer(help="Look at who averages with whom.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(topology_app, name="topology")
+topology_app.command()(advise)
 
 Data = Annotated[
     str | None,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..method import Method
 from .dpa_sgd import dpa_sgd
+from .dpsgd import dpsgd
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -16,6 +17,7 @@ from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
 from .maml import maml
+from .matcha import matcha
 from .meta import meta
 from .mocha import mocha
 from .mtl import mtl
@@ -36,6 +38,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "dpsgd": dpsgd,
+    "matcha": matcha,
     "dpa-sgd": dpa_sgd,
     "mtl": mtl,
     "mocha": mocha,
@@ -44,6 +48,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 __all__ = [
     "METHODS",
     "dpa_sgd",
+    "dpsgd",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -54,6 +59,7 @@ __all__ = [
     "fesem",
     "fomaml",
     "maml",
+    "matcha",
     "meta",
     "mocha",
     "mtl",

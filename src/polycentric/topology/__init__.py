@@ -17,6 +17,7 @@ A client's model is always `down @ centers`; from one round to the next clients 
 from .cells import Cells, TwoLevel
 from .clusters import Clusters, Seeding, inner_products, squared_distances
 from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
+from .matchings import Matchings
 from .star import Alone, Star, Sums
 from .tasks import Duals, TaskGraph, TaskStar
 from .verbs import Topology
@@ -28,6 +29,7 @@ __all__ = [
     "Duals",
     "Gossip",
     "Graph",
+    "Matchings",
     "Peers",
     "Seeding",
     "Star",

@@ -105,7 +105,7 @@ class Graph(Peers):
         """One for each client."""
         require(
             n_clients == self.weights.shape[0],
-            f"the graph has {self.weights.shape[0]} nodes, but the federation has {n_clients} clients",
+            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}",
         )
         return n_clients
 
@@ -134,7 +134,7 @@ def present(everyone: Mixing, cohort: Cohort) -> Mixing:
 def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:
     """Metropolis weights: M_ij = 1 / (1 + max(d_i, d_j)) on edges, the rest on the diagonal.
 
-    Symmetric, doubly stochastic and non-negative on every graph; 1/3 each on a ring. Nodes are 0 .. n-1.
+    Symmetric, doubly stochastic and non-negative on every graph; 1/3 each on a ring. Clients are 0 .. n-1.
     Memory is linear in the edges.
     """
     n = checked(graph, disconnected).number_of_nodes()

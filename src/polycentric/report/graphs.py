@@ -1,0 +1,100 @@
+"""A graph with how often its edges are used, how fast neighbours agree for every budget, and what a run did of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import torch
+
+from ..graphs import Network, graph_for
+from ..matchings import Plan, plan_for
+from ..topology import Matchings
+from .figure import colour, panels
+
+BUDGETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
+
+
+def draw_plan(axis: Any, plan: Plan, counts: Sequence[float] | None = None) -> None:
+    """The graph; a wider edge is used more often. `counts`: shares of the rounds measured, instead of p."""
+    import matplotlib as mpl
+
+    graph = networkx.empty_graph(plan.n)
+    used = plan.p if counts is None else np.asarray(counts, dtype=float)
+    for number, part in enumerate(plan.matchings):
+        graph.add_edges_from(part, matching=number)
+    place = _places(graph)
+    for i, j, number in graph.edges(data="matching"):
+        share = float(used[number])
+        (x0, y0), (x1, y1) = place[i], place[j]
+        axis.plot(
+            [x0, x1],
+            [y0, y1],
+            color=colour(number),
+            linewidth=0.6 + 4.5 * share,
+            alpha=0.4 + 0.6 * share,
+            linestyle="-" if share > 0.005 else ":",
+            zorder=1,
+            solid_capstyle="round",
+        )
+    at = np.array([place[i] for i in range(plan.n)])
+    large = plan.n <= 40
+    axis.scatter(*at.T, s=230 if large else 18, color="white", edgecolors="#333333", linewidths=1.0, zorder=2)
+    for i in range(plan.n if large else 0):
+        axis.text(*at[i], str(i), ha="center", va="center", fontsize=8, zorder=3)
+    marks = [
+        mpl.lines.Line2D([], [], color=colour(k), linewidth=0.6 + 4.5 * float(p), label=f"{float(p):.2f}")
+        for k, p in enumerate(used[:8])
+    ]
+    axis.legend(
+        handles=marks,
+        title="used in a share of\nthe rounds, by matching" if len(used) <= 8 else "the first 8 matchings",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        fontsize=8,
+        title_fontsize=8,
+    )
+    axis.set_axis_off()
+    axis.set_aspect("equal")
+    axis.margins(0.08)
+
+
+def draw_rho(axis: Any, network: Network, n: int, budgets: Sequence[float] = BUDGETS) -> None:
+    """rho over the budget: MATCHA, periodic, and all matchings in every round."""
+    for number, (schedule, label) in enumerate((("matcha", "MATCHA"), ("periodic", "periodic"))):
+        plans = [plan_for(network, n, b, schedule) for b in budgets]  # type: ignore[arg-type]
+        axis.plot(budgets, [p.rho for p in plans], marker="o", markersize=3, color=colour(number), label=label)
+    full = plan_for(network, n, 1.0).rho
+    axis.axhline(full, color="#555555", linestyle="--", linewidth=1.0, label="vanilla (budget 1)")
+    axis.set_xlabel("budget: share of the matchings in a round")
+    axis.set_ylabel("rho (less is faster consensus)")
+    axis.set_ylim(top=1.005)
+    axis.legend()
+
+
+def draw_advice(path: Path, network: Network, n: int, budget: float = 0.5) -> None:
+    """The graph at a budget, and rho over all budgets, side by side."""
+    graph_for(network, n)
+    with panels(path, 1, 2, size=(4.8, 3.4)) as axes:
+        draw_plan(axes[0, 0], plan_for(network, n, budget))
+        axes[0, 0].set_title(f"{n} clients, budget {budget:g}")
+        draw_rho(axes[0, 1], network, n)
+        axes[0, 1].set_title("how fast neighbours agree")
+
+
+def activation(topology: Matchings, seed: int, rounds: int, n: int) -> list[float]:
+    """In which share of the rounds every matching was used, from the coins themselves."""
+    coins = torch.stack([topology.active(seed, k, n) for k in range(rounds)]).double()
+    return [float(share) for share in coins.mean(0)]
+
+
+def _places(graph: networkx.Graph) -> dict[int, Any]:
+    """Places on a circle where there are few clients, by springs where there are many."""
+    n = graph.number_of_nodes()
+    if n <= 16:
+        return {i: (np.sin(2 * np.pi * i / n), np.cos(2 * np.pi * i / n)) for i in range(n)}
+    placed: dict[int, Any] = networkx.spring_layout(graph, seed=0)
+    return placed
