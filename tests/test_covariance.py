@@ -82,7 +82,9 @@ def test_tasks_of_zero_are_unrelated() -> None:
 
 def test_equal_tasks_have_rank_one_before_the_floor_and_can_be_inverted_after_it() -> None:  # G8
     w = tasks(1).expand(5, -1)
-    torch.testing.assert_close(cov_and_prec(w @ w.T, eps=1e-30).cov, torch.full((5, 5), 0.2).double(), atol=1e-7, rtol=0)
+    torch.testing.assert_close(
+        cov_and_prec(w @ w.T, eps=1e-30).cov, torch.full((5, 5), 0.2).double(), atol=1e-7, rtol=0
+    )
     found = cov_and_prec(w @ w.T, eps=1e-3)
     assert found.condition == pytest.approx(float(torch.linalg.cond(found.cov)), rel=1e-6)
     assert 50 < found.condition < 100

@@ -24,8 +24,8 @@ from polycentric import (
     Train,
     Uniform,
     dpa_sgd,
+    dpsgd,
     fedavg,
-    metropolis,
     mtl,
     nofed,
     run_round,
@@ -126,10 +126,9 @@ def test_without_neighbours_it_is_sgd_with_a_ridge_on_the_task(reg_scale: Any, b
     torch.testing.assert_close(torch.cat([free.centers["model"], free.centers["task"]], 1), other, **CLOSE)
 
 
-def test_with_one_step_and_no_penalties_it_is_gossip(blobs: Make) -> None:  # G3
+def test_with_one_step_and_no_penalties_it_is_dpsgd(blobs: Make) -> None:  # G3
     one = TRAINING | {"steps": 1}
-    method = dpa_sgd(graph=Ring(), mix_task=True, **NOTHING, **one)
-    gossip = Method.of("gossip", Exchange(learn=(Train(**one),), topology=Gossip(Ring())))
+    method, gossip = dpa_sgd(graph=Ring(), mix_task=True, **NOTHING, **one), dpsgd(graph=Ring(), **one)
     for a, b in zip(rounds_of(method, blobs(), 4), rounds_of(gossip, blobs(), 4), strict=True):
         torch.testing.assert_close(whole(method, blobs(), a), whole(gossip, blobs(), b), **CLOSE)
 
@@ -184,8 +183,8 @@ def test_covariances_have_trace_one_and_are_positive_at_all_times(select: Select
 def test_mixing_keeps_the_mean_and_leaves_tasks_alone(select: Select, blobs: Make) -> None:  # G7
     federation = blobs((6, 7, 8, 9, 5, 4))
     method = dpa_sgd(graph=network_of(networkx.path_graph(6)), select=select, **NOTHING, **TRAINING)
-    alone = Method.of("alone", replace(method.exchanges[0], topology=Gossip(edgeless(6), (), "allow"),
-                                       receives=("model", "task"), learn=(Train(**TRAINING),)), cut=LastLayer())  # fmt: skip
+    apart = replace(method.exchanges[0], topology=Gossip(edgeless(6), (), "allow"), receives=("model", "task"))
+    alone = Method.of("alone", replace(apart, learn=(Train(**TRAINING),)), cut=LastLayer())
     prepared, state = ready(method, federation), ready(method, federation).state
     for _ in range(3):
         local, _ = run_round(alone, state, prepared.clients)
@@ -301,8 +300,9 @@ def test_tasks_with_more_clients_than_numbers_and_equal_tasks_stay_finite(name: 
         valid=type(one.valid)(one.valid.x, one.valid.y, torch.zeros(7, dtype=torch.int64)),
         clients=tuple("abcdef"),
     )
-    build = {"dpa-sgd": lambda: dpa_sgd(beta=1.0, strength=1e-3, lr=0.05, batch=None), "mtl": lambda: mtl(lr=0.05, batch=None)}  # fmt: skip
-    done = ready(build[name](), twins, schedule=Schedule(5)).go()
+    how: dict[str, Any] = {"lr": 0.05, "batch": None}
+    method = mtl(**how) if name == "mtl" else dpa_sgd(beta=1.0, **how)
+    done = ready(method, twins, schedule=Schedule(5)).go()
     assert all(rows.isfinite().all() for rows in done.state.centers.values())
     assert 20 < done.metrics["condition"] < 1e4
     assert done.history[-1]["condition"] == done.metrics["condition"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_with_a_fixed_covariance_the_dual_rises_and_the_gap_closes(relation: Any
     sigma = states[-1].memory["covariance"]
     found = [objectives(federation, state, sigma, strength)[:2] for state in states]
     assert all(p >= d - 1e-12 for p, d in found)
-    assert all(after >= before - 1e-12 for (_, before), (_, after) in zip(found, found[1:], strict=False))
+    assert all(after >= before - 1e-12 for (_, before), (_, after) in pairwise(found))
     assert found[0][0] - found[0][1] > 1
     assert found[-1][0] - found[-1][1] < (5e-2 if relation == "same" else 5e-3)  # tasks in each other's way are slower
 
@@ -120,7 +121,7 @@ def test_the_model_follows_from_the_duals_also_after_a_new_covariance(blobs: Mak
     method = mocha(strength=strength, every=2)
     moved = 0
     states = rounds_of(method, federation, 6)
-    for before, state in zip(states, states[1:], strict=False):
+    for before, state in pairwise(states):
         p, d, w = objectives(federation, state, state.memory["covariance"], strength)
         torch.testing.assert_close(models(method, federation, state), w, rtol=1e-12, atol=1e-12)
         assert p >= d
@@ -165,7 +166,7 @@ def test_the_gap_in_the_metrics_is_the_gap(blobs: Make) -> None:
 
 
 def svm(x: Tensor, y: Tensor, weight: Tensor, ridge: float) -> Tensor:
-    """min sum_i weight_i hinge_i + ridge/2 |w|^2 for one class, as a quadratic program in the dual, solved elsewhere."""
+    """min sum_i weight_i hinge_i + ridge/2 |w|^2 for one class, solved by a library in the dual."""
     k = (y[:, None] * x) @ (y[:, None] * x).T
     k, c = k.numpy(), weight.numpy()
 
@@ -339,7 +340,7 @@ def test_bad_settings_are_refused(given: dict[str, Any], said: str) -> None:
 
 
 def test_a_model_that_is_not_linear_is_refused(blobs: Make) -> None:
-    with pytest.raises(Mistake, match="needs a linear model.*use --model logistic"):
+    with pytest.raises(Mistake, match=r"needs a linear model.*use --model logistic"):
         rounds_of(mocha(), blobs(), 1, model="mlp")
 
 

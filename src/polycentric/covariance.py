@@ -51,7 +51,7 @@ def cov_and_prec(gram: Tensor, eps: float = 1e-3) -> Related:
 
 
 def floored(cov: Tensor, eps: float = 1e-3) -> Related:
-    """A covariance (..., m, m) with eigenvalues of at least eps/m before it is divided by its trace, and its inverse."""
+    """A covariance (..., m, m) with eigenvalues of at least eps times their mean and trace one, and its inverse."""
     values, vectors = torch.linalg.eigh((cov + cov.mT).double() / 2)
     mean = values.clamp(min=0).mean(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     values = torch.maximum(values / mean, torch.full_like(mean, eps))

@@ -31,7 +31,7 @@ from .executor import Client, Learner
 
 @dataclass(frozen=True)
 class Sdca(Learner):
-    """A share of n_t coordinate steps in a round, along shuffles of the examples; then the dual sum b_t goes up as `model`.
+    """A `share` of n_t coordinate steps in a round, along shuffles of the examples; b_t goes up as `model`.
 
     The dual variables stay with the client under the name `alpha`, one for each example and class, as many as the
     largest client has examples; places beyond its own are never touched. A straggler does its share of the steps.
@@ -53,7 +53,7 @@ class Sdca(Learner):
         return Plan(torch.ones_like(cohort.sizes), None, shuffle=False)
 
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
-        """The duals, and which examples are taken in which order, (block, steps); -1 where a client has done its share."""
+        """The duals, and which example every step takes, (block, steps); -1 where a client has done its share."""
         model = rows["model"]
         check_linear(task, cohort)
         steps = (cohort.effort * self.share * cohort.sizes).ceil().long().clamp(min=1)

@@ -1,21 +1,22 @@
 """DPA-SGD: neighbours average their features, keep tasks of their own, and learn how their tasks are related.
 
-    min  sum_k [ F_k(theta_k, w_k) + lambda_1/2n_k tr(W_k^T Omega_k^-1 W_k) ] + lambda_2/2 |W|^2 + lambda_3/2 sum |theta_k|^2
+    min  sum_k F_k(theta_k, w_k) + lambda_1/2 s_k tr(W_k^T Omega_k^-1 W_k) + lambda_2/2 |w_k|^2 + lambda_3/2 |theta_k|^2
 
-    client k:   tau steps of SGD, with  lambda_1 (Q_kk w_k + sum_{i != k} Q_ki w_i) + lambda_2 w_k  added to the slope of w_k
+    client k:   tau steps of SGD; the slope of w_k gains lambda_1 (Q_kk w_k + sum_{i != k} Q_ki w_i) + lambda_2 w_k
     neighbours: theta    <-  M theta                    Metropolis weights; the tasks w_k are exchanged, not averaged
                 Omega_k  <-  ((1 - beta) A_k + beta S_k^(1/2) / tr S_k^(1/2)) / tr(.)        A_k: the neighbours' mean
 
-W_k: the tasks of the closed neighbourhood N(k), S_k = W_k W_k^T, tr Omega_k = 1; Q = sum_j 1/n_j E_j Omega_j^-1 E_j^T.
+W_k: the tasks of the closed neighbourhood N(k), S_k = W_k W_k^T, tr Omega_k = 1; Q = sum_j s_j E_j Omega_j^-1 E_j^T.
 
-Symbols:     w_k = `task`, the last layer; theta = `model`, the rest; lambda_1 = `strength`, lambda_2 = `ridge`, lambda_3 =
-             lambda_4 = `weight_decay`, tau = `steps`, M from `graph`.
-Reduces to:  unweighted `fedavg` on the complete graph with strength = ridge = weight_decay = 0 and mix_task; SGD alone with
-             ridge lambda_1/n_k + lambda_2 on w_k where nobody has a neighbour; D-PSGD with steps = 1, no penalties, mix_task.
-Beware:      steps need lr lambda_1 (largest eigenvalue of Q) < 2, else a warning. With mix_task all tasks tend to one and
-             Omega to rank one. On dense graphs a neighbour sends |N|^2 numbers.
-Reference:   decentralised periodic averaging: Wang and Joshi, Cooperative SGD, 2018, https://arxiv.org/abs/1808.07576; the
-             penalty: Zhang and Yeung, A convex formulation for learning task relationships, UAI 2010.
+Symbols:     w_k = `task`, the last layer; theta = `model`, the rest; lambda_1 = `strength`, lambda_2 = `ridge`,
+             lambda_3 = `weight_decay`, tau = `steps`, M from `graph`, s_k = 1, or 1/n_k with reg_scale = "per_n".
+Reduces to:  unweighted `fedavg` on the complete graph with strength = ridge = weight_decay = 0 and mix_task; SGD alone
+             with ridge lambda_1 s_k + lambda_2 on w_k where nobody has a neighbour; `dpsgd` with mix_task and without
+             penalties.
+Beware:      steps need lr lambda_1 (largest eigenvalue of Q) < 2, else a warning. With mix_task all tasks tend to one
+             and Omega to rank one. On dense graphs Q grows with |N|^2, and a neighbour sends |N|^2 numbers.
+Reference:   averaging: Wang and Joshi, Cooperative SGD, 2018, https://arxiv.org/abs/1808.07576; the penalty: Zhang and
+             Yeung, A convex formulation for learning task relationships, UAI 2010.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     client k:  E epochs of SGD, with  lambda_1 sum_i (Omega^-1)_ki w_i + lambda_2 w_k  added to the slope of w_k
     center:    theta  <-  sum_k (n_k / n) theta_k;      Omega  <-  (W W^T)^(1/2) / tr (W W^T)^(1/2)
 
-Symbols:     w_k = `task`, the last layer; theta = `model`, the rest; W has rows w_k; lambda_1 = `strength`, lambda_2 = `ridge`,
-             lambda_3 = `weight_decay`. The others' tasks stand still while a client trains.
+Symbols:     w_k = `task`, the last layer; theta = `model`, the rest; W has rows w_k; lambda_1 = `strength`,
+             lambda_2 = `ridge`, lambda_3 = `weight_decay`. The others' tasks stand still while a client trains.
 Reduces to:  `fedavg` with the last layer kept private where strength = ridge = 0; with one client SGD with ridge
              lambda_1 + lambda_2 on w.
 Beware:      steps need lr lambda_1 (largest eigenvalue of Omega^-1) < 2, else a warning. The center learns every task.

@@ -99,7 +99,8 @@ class Tasks(Topology):
         sets, (fewer, mask) = self.sets(n), self.sets(n).within(seen)
         beta = torch.full((len(fewer.sizes),), self.beta or 0.0, dtype=torch.float64)
         beta = 1 / (fewer.sizes + 1.0).double() if self.beta is None else beta
-        gram = fewer.gram(centers["task"])
+        tasks = centers["task"].cpu().double()
+        gram = fewer.gram(tasks / tasks.abs().max().clamp(min=1e-300))  # a scale does not matter, and squares overflow
         flat = fewer.combined(memory["covariance"].cpu()[mask], gram, self.heard(seen), beta, self.eps)
         new = fewer.each(flat, lambda cov: floored(cov, self.eps))
         came = torch.zeros(n, dtype=torch.bool)
