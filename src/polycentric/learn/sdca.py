@@ -40,6 +40,7 @@ class Sdca(Learner):
     """
 
     share: float = 0.5
+    shuffle: bool = True  # False: in their order, from the first; for looking
 
     def __post_init__(self) -> None:
         require(0 < self.share < math.inf, f"share of the examples in a round must be positive, got {self.share}")
@@ -57,7 +58,7 @@ class Sdca(Learner):
         model = rows["model"]
         check_linear(task, cohort)
         steps = (cohort.effort * self.share * cohort.sizes).ceil().long().clamp(min=1)
-        order = shuffles(cohort, int(steps.max()))
+        order = shuffles(cohort, int(steps.max())) if self.shuffle else in_order(cohort, int(steps.max()))
         order = torch.where(torch.arange(order.shape[1]) < steps[:, None], order, -1)
         blank = model.new_zeros(len(cohort), 1)
         return {
@@ -116,6 +117,11 @@ def shuffles(cohort: Cohort, steps: int) -> Tensor:
     s = torch.arange(steps)
     which, at = s // cohort.sizes[:, None], s % cohort.sizes[:, None]
     return torch.stack(each)[which, torch.arange(len(cohort))[:, None], at]
+
+
+def in_order(cohort: Cohort, steps: int) -> Tensor:
+    """Examples of every client one after another, pass after pass, (block, steps)."""
+    return torch.arange(steps) % cohort.sizes[:, None]
 
 
 def joined(layout: Layout, row: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ def mocha(
     strength: float = 1e-2,
     relation: Literal["learned", "none", "same"] = "learned",
     share: float = 0.5,
+    shuffle: bool = True,
     every: int = 10,
     eps: float = 1e-3,
     select: Select = Everyone(),
@@ -38,7 +39,7 @@ def mocha(
 
     Arguments:
         relation: the covariance is "learned", or fixed: "none" (every task alone), "same" (one model for all).
-        share: coordinate steps of a client in a round, as a share of its examples.
+        share: coordinate steps of a client in a round, as a share of its examples, in random order if `shuffle`.
         every: rounds between two covariances.
         eps: floor of the covariance's spectrum.
         select: who takes part; `poisson(rate=0.9)` drops a client now and then.
@@ -47,7 +48,7 @@ def mocha(
     if stragglers:
         select = Stragglers(select, stragglers, least=0.1)
     exchange = Exchange(
-        learn=(Sdca(share),),
+        learn=(Sdca(share, shuffle),),
         topology=Duals(strength, relation, every, eps),
         select=select,
         receives=("model", "stiffness"),
