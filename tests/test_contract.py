@@ -73,8 +73,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mocha": {"every": 2},
 }
 
-# Dual coordinate ascent takes linear models only. It has no learning rate to be zero or too large, its fixed point is not
-# that of cross-entropy, and its dual variables are clipped to [0, 1], so no finite example gives a number that is not.
+# Dual coordinate ascent takes linear models only. It has no learning rate to be zero or too large, its fixed point is
+# not that of cross-entropy, and its duals are clipped to [0, 1], so no finite example gives a number that is not.
 MODELS: dict[str, str] = {"mocha": "logistic"}
 gradient_methods = pytest.mark.parametrize("name", [name for name in METHODS if name != "mocha"])
 
@@ -227,6 +227,16 @@ def test_it_runs_and_learns(name: str, blobs: Make) -> None:
     assert done.state.round == 8
     assert all(rows.isfinite().all() for rows in tensors(done.state).values())
     assert done.metrics["micro_loss"] < done.scores["initial"].summary()["micro_loss"]
+
+
+@every_method
+def test_it_tells_how_long_it_would_take_and_what_moved_over_which_links(name: str, blobs: Make) -> None:
+    done = ready(build(name), blobs(), schedule=Schedule(3)).go()
+    times = [row["simulated_seconds"] for row in done.history]
+    assert times[0] == 0 and all(0 < a < b < float("inf") for a, b in zip(times[1:], times[2:], strict=False))
+    summary = done.summary()
+    assert summary["simulated_seconds"] == times[-1]
+    assert sum(summary["bytes_by_link"].values()) == summary["bytes_up"] + summary["bytes_down"]
 
 
 @every_method

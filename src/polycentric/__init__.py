@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .aggregate import Krum, Mean, Median, TrimmedMean
     from .clients import Simulation
+    from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
     from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "Krum Mean Median TrimmedMean",
     "clients": "Simulation",
+    "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
@@ -88,6 +90,7 @@ __all__ = [
     "Clusters",
     "Complete",
     "Curvature",
+    "Delays",
     "Dirichlet",
     "Diverged",
     "Edges",
@@ -113,6 +116,8 @@ __all__ = [
     "Mixing",
     "Momentum",
     "Natural",
+    "Normalised",
+    "Physical",
     "Poisson",
     "Prox",
     "Quantity",

@@ -20,6 +20,7 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
+from .clock import Clock, Delays, Normalised, Physical
 from .data import Federation, load
 from .errors import Mistake, require, unknown
 from .graphs import NETWORKS, Network
@@ -40,6 +41,7 @@ PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
     Network: NETWORKS,
+    Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
 }
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
@@ -70,6 +72,7 @@ class Settings(BaseModel):
     block: int | None = Field(default=None, ge=1)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    clock: str = "physical"
 
     @staticmethod
     def of(values: Mapping[str, Any], where: str = "the command") -> Settings:
@@ -89,6 +92,11 @@ class Settings(BaseModel):
         """The method these settings describe."""
         return build_method(self.method, self.set)
 
+    def build_clock(self) -> Clock:
+        """The clock these settings describe."""
+        clock: Clock = part_of("clock", self.clock, PARTS[Clock])
+        return clock
+
     def load_data(self) -> Federation:
         """The federation these settings describe."""
         valid = self.valid or (0.1 if self.patience else 0.0)  # patience needs somebody to ask
@@ -96,7 +104,7 @@ class Settings(BaseModel):
 
     def prepare(self, federation: Federation | None = None) -> Run:
         """The run these settings describe, before its first round."""
-        method = self.build_method()  # before the data are read: a mistake here costs nothing
+        method, clock = self.build_method(), self.build_clock()  # before the data are read: a mistake costs nothing
         federation = federation if federation is not None else self.load_data()
         schedule = Schedule(
             self.rounds,
@@ -118,6 +126,7 @@ class Settings(BaseModel):
             held_out=self.held_out,
             device=self.device,
             dtype=self.dtype,
+            clock=clock,
         )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .clients import ExecutorName, Simulation
-from .clock import Traffic, traffic
+from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
 from .errors import Diverged, Mistake, require
 from .evaluate import all_clients, consensus, dissimilarity, evaluate
@@ -76,6 +76,7 @@ class Run:
     schedule: Schedule
     state: State
     model: str
+    clock: Clock = Physical()
     tally: Tally = Tally()
     history: list[dict[str, Any]] = field(default_factory=list)
     folder: Folder | None = None
@@ -119,7 +120,9 @@ class Run:
             "held_out": new or None,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
-            "simulated_seconds": None,
+            "bytes_by_link": dict(self.tally.links),
+            "simulated_seconds": self.tally.seconds,
+            "late": self.tally.late,
             "epsilon": None,
             "dropped": self.tally.dropped,
             "best_round": self.tally.best_round,
@@ -176,29 +179,39 @@ class Run:
 
     def _round(self, watch: Watcher | None) -> None:
         before = self.state
-        after, trips = run_round(self.method, before, self.clients)
-        self._check(trips, before, after)
-        moved = sum((traffic(trip) for trip in trips), start=Traffic())
-        lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips)
+        width = self.clients.task.width
+        heard = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
+        after, trips = run_round(self.method, before, heard)
+        loads = [load_of(trip, width) for trip in trips]
+        late = [int(self.clock.late(load).sum()) for load in loads]
+        self._check(trips, late, before, after)
+        moved = sum((traffic(trip, self.clock.broadcast) for trip in trips), start=Traffic())
+        lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips) - sum(late)
+        times = self.tally.clients_times(self.federation.n_clients)
+        for load in loads:
+            times = self.clock.advance(times, load)
         if lost and self.folder:
             self.folder.log(f"round {before.round}: {lost} answers were not finite and were left out")
         self.state = after
         self.tally = replace(
-            self.tally,
+            self.tally.at(times),
             bytes_up=self.tally.bytes_up + moved.up,
             bytes_down=self.tally.bytes_down + moved.down,
+            links={name: self.tally.links.get(name, 0) + n for name, n in moved.links.items()},
             dropped=self.tally.dropped + lost,
+            late=self.tally.late + sum(late),
         )
         row = self._evaluate(trips) if self.schedule.evaluates(after.round) else None
         if watch:
             watch(after.round, self.schedule.rounds, row)
 
-    def _check(self, trips: list[Trip], before: State, after: State) -> None:
-        for trip in trips:
-            lost = len(trip.cohort) - len(trip.arrived)
-            if 2 * lost > len(trip.cohort):
+    def _check(self, trips: list[Trip], late: list[int], before: State, after: State) -> None:
+        for trip, left_out in zip(trips, late, strict=True):
+            asked = len(trip.cohort) - left_out
+            lost = asked - len(trip.arrived)
+            if 2 * lost > asked:
                 raise Diverged(
-                    f"round {before.round}: {lost} of {len(trip.cohort)} clients sent numbers that are not finite; "
+                    f"round {before.round}: {lost} of {asked} clients sent numbers that are not finite; "
                     "the training diverges: try a smaller learning rate, such as --set lr=0.01"
                 )
         if not bool(after.centers["model"].sum(dtype=torch.float64).isfinite()):
@@ -215,6 +228,7 @@ class Run:
             "dropped": self.tally.dropped,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
+            "simulated_seconds": self.tally.seconds,
         }
         row |= self._seen(scores).summary() | self._clusters()
         if self.clients.held_out:
@@ -342,9 +356,11 @@ def prepare(
     held_out: float = 0.0,
     device: str = "cpu",
     dtype: str = "float32",
+    clock: Clock = Physical(),
     folder: Folder | None = None,
 ) -> Run:
     """A run before its first round."""
+    check(clock, method)
     require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {dtype!r}")
     require(
         schedule.patience is None or len(federation.valid) > 0,
@@ -358,7 +374,7 @@ def prepare(
     largest = int(federation.train.sizes.max()) if federation.n_clients else 0
     state = method.begin(task.start(), federation.n_clients, largest, federation.n_outputs)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
-    return Run(method, clients, schedule, state, name, folder=folder)
+    return Run(method, clients, schedule, state, name, clock, folder=folder)
 
 
 def run(
@@ -388,14 +404,16 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune: see `Schedule`.
-        how: executor, block, held_out, device, dtype, loss; see `prepare`.
+        how: executor, block, held_out, device, dtype, loss, clock; see `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
     if out is not None:
         prepared.folder = Folder.new(Path(out))
         prepared.folder.write_json(
-            "config.json", {"method": repr(method), "model": prepared.model, "seed": seed, "rounds": rounds}
+            "config.json",
+            {"method": repr(method), "model": prepared.model, "seed": seed, "rounds": rounds}
+            | {"clock": repr(prepared.clock)},
         )
         prepared.folder.write_json("environment.json", environment(prepared))
     return prepared.go(watch)
@@ -412,9 +430,10 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
             f"the data are not those the run began with (fingerprint {prepared.federation.fingerprint}, then "
             f"{was.get('fingerprint')}): restore them, or begin a new run"
         )
-    for what, now in (("parameters", prepared.clients.task.width), ("method", repr(prepared.method))):
+    mine = {"parameters": prepared.clients.task.width, "method": repr(prepared.method), "clock": repr(prepared.clock)}
+    for what, now in mine.items():
         if was.get(what, now) != now:
-            raise Mistake(f"the {what} are not those the run began with: restore its config.json, or begin a new run")
+            raise Mistake(f"not the {what} that the run began with: restore its config.json, or begin a new run")
     checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.folder = folder
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
@@ -440,4 +459,5 @@ def environment(prepared: Run) -> dict[str, Any]:
         "fingerprint": prepared.federation.fingerprint,
         "parameters": prepared.clients.task.width,
         "method": repr(prepared.method),
+        "clock": repr(prepared.clock),
     }

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from .errors import Mistake
 from .method import State
@@ -42,6 +43,21 @@ class Tally:
     best: float | None = None  # on the validation split
     best_round: int | None = None
     since_best: int = 0  # evaluations without a better one
+    links: Mapping[str, int] = field(default_factory=dict)  # the same bytes, by kind of link
+    seconds: float = 0.0  # simulated: when the last client was done
+    times: tuple[float, ...] = ()  # when every client was; empty: all at the same time
+    late: int = 0  # answers that missed the clock's deadline
+
+    def clients_times(self, n_clients: int) -> Tensor:
+        """When every client was done, (clients,)."""
+        if self.times:
+            return torch.tensor(self.times, dtype=torch.float64)
+        return torch.full((n_clients,), self.seconds, dtype=torch.float64)
+
+    def at(self, times: Tensor) -> Tally:
+        """The same at a later time."""
+        last = float(times.max())
+        return replace(self, seconds=last, times=() if bool((times == last).all()) else tuple(times.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +171,7 @@ class Folder:
                 if found.pop("check") != _check_of(found):
                     raise ValueError("its manifest was changed")
                 state = _load_state(manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device)
-                return Checkpoint(state, Tally(**found["tally"]), tuple(found["history"])), problems
+                return Checkpoint(state, _tally(found["tally"]), tuple(found["history"])), problems
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
         return None, problems
@@ -201,6 +217,10 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
         on_host = part == "memory"  # what the parts remember is small, and read by the host
         state = replace(state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}})
     return state
+
+
+def _tally(found: dict[str, Any]) -> Tally:
+    return Tally(**found | {"times": tuple(found.get("times", ()))})
 
 
 def _check_of(manifest: Mapping[str, Any]) -> str:

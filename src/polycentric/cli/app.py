@@ -55,6 +55,13 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto. [default: auto]")]
+Clock = Annotated[
+    str | None,
+    typer.Option(
+        help="How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); "
+        "with deadline=5 in the brackets who is late is left out. [default: physical]"
+    ),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
 
 
@@ -109,6 +116,7 @@ def run(
     block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
+    clock: Clock = None,
     alone: Annotated[
         bool,
         typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
@@ -138,7 +146,7 @@ def run(
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, executor=executor,
-        block=block, device=device, dtype=dtype, set=settings,
+        block=block, device=device, dtype=dtype, clock=clock, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -237,6 +245,7 @@ def compare(
         "runs/compare"
     ),
     device: Device = None,
+    clock: Clock = None,
     jobs: Jobs = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -251,7 +260,9 @@ def compare(
     from .screen import out as screen
     from .screen import tell
 
-    common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
+    common = dict(
+        data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device, clock=clock
+    )
     methods = list(dict.fromkeys(methods))
     cells = [
         _settings(method, **common, seed=seed, set=_those_known(method, settings))
@@ -265,6 +276,33 @@ def compare(
         tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return
     screen.print(comparison_table(rows, seeds, cells[0]))
+
+
+@app.command()
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")],
+    over: Annotated[
+        str, typer.Option(help="rounds, seconds (simulated) or bytes; several with commas, a panel each.")
+    ] = "rounds",
+    metric: Annotated[str, typer.Option(help="A number of metrics.jsonl.")] = "micro_accuracy",
+    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("curves.png"),
+    log: Annotated[bool, typer.Option("--log", help="A logarithmic axis of rounds, seconds or bytes.")] = False,
+) -> None:
+    """Draw learning curves of runs beside each other; runs that differ only in their seed become one band.
+
+    Example: polycentric curves runs/compare --over rounds,seconds,bytes --out curves.png
+    """
+    from ..errors import require, unknown
+    from ..report.curves import AXES, figure, gathered
+    from .screen import say
+
+    wanted: list[Any] = [word.strip() for word in over.split(",")]
+    for word in wanted:
+        if word not in AXES:
+            raise unknown("axis", word, AXES)
+    require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
+    figure(gathered(runs), out, metric, wanted, log)
+    say(f"drawn in {out}")
 
 
 @app.command()
@@ -437,6 +475,7 @@ def _settings(method: str, **options: Any) -> Any:
     changes = options.get("set") or []
     settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
     settings.build_method()  # every mistake in the settings is found before anything is read or written
+    settings.build_clock()
     return settings
 
 
@@ -510,8 +549,11 @@ def _closing(summary: dict[str, Any]) -> None:
 
     say(
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
-        f"down {bytes_(summary['bytes_down'])}; {summary['run_dir']}"
+        f"down {bytes_(summary['bytes_down'])}; {summary.get('simulated_seconds') or 0:,.1f} simulated seconds; "
+        f"{summary['run_dir']}"
     )
+    if summary.get("late"):
+        say(f"note: {summary['late']} answers missed the deadline and were left out")
     if summary["dropped"]:
         say(f"note: {summary['dropped']} answers were not finite and were left out")
     if summary["stopped"]:

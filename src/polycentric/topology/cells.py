@@ -27,6 +27,7 @@ class Cells(Topology):
 
     cells: Tensor  # (edges, clients) of 0/1, dense or sparse
     bridge: float = 1.0
+    near = True
 
     def __post_init__(self) -> None:
         require(self.bridge > 0, f"Cells.bridge must be positive, got {self.bridge}")
@@ -106,6 +107,7 @@ class TwoLevel(Topology):
     edges: Cells
     every: int = 1
     names: tuple[str, ...] = ("model",)  # stacks the cloud averages
+    near = True
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}")
@@ -133,6 +135,10 @@ class TwoLevel(Topology):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """The cloud's mean, every so many rounds."""
         memory, centers = self.edges.meet(memory, arrived, centers)
-        if not self.every or (arrived.round + 1) % self.every or not bool(memory["heard"].sum() > 0):
+        if not self.met_cloud(arrived.round) or not bool(memory["heard"].sum() > 0):
             return memory, centers
         return memory, centers | {name: self.cloud(memory) @ centers[name] for name in self.names}
+
+    def met_cloud(self, round: int) -> tuple[str, ...]:
+        """What the cloud averages after this round."""
+        return self.names if self.every and (round + 1) % self.every == 0 else ()

@@ -174,16 +174,15 @@ class TaskGraph(Tasks, Gossip):
             return self.related(memory, cohort, name)
         return super().down(memory, cohort, name)
 
-    def numbers(self, memory: Stacks, cohort: Cohort, name: str, width: int, down: bool) -> int | None:
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
         """A neighbour sends its task, its covariance and the pull it relays: 2 q + |N|^2 numbers an edge."""
-        if name in ("pull", "stiffness"):
-            return 0  # they came with the exchange before
-        if name != "task" or down:
-            return None
+        if name in ("pull", "stiffness"):  # they came with the exchange before
+            return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], cohort.n_clients), width)
+        if name != "task" or mixing.form == "gather":
+            return super().carried(memory, cohort, name, mixing, width)
         receiver, sender, _ = present(weights_for(self.graph, cohort.n_clients, self.disconnected), cohort).links
-        sender = cohort.index[sender]
-        edges = receiver != sender
-        return int((2 * width + self.sets(cohort.n_clients).sizes[sender[edges]].square()).sum())
+        numbers = 2 * width + self.sets(cohort.n_clients).sizes[cohort.index[sender]].square()
+        return Links(receiver, sender, numbers.double())
 
 
 @lru_cache(maxsize=16)
@@ -240,9 +239,9 @@ class TaskStar(Tasks):
         center = torch.zeros(len(cohort), dtype=torch.int64)
         return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
 
-    def numbers(self, memory: Stacks, cohort: Cohort, name: str, width: int, down: bool) -> int | None:
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
         """The center adds up before it sends: one row for each client."""
-        return len(cohort) * width if down else None
+        return super().carried(memory, cohort, name, _one_row(mixing, cohort, name == "pull"), width)
 
 
 @dataclass(frozen=True)
@@ -322,9 +321,9 @@ class Duals(Topology):
         new = seen & (sigma.diagonal() == 0)
         return sigma * (known / m) + torch.diag(new.double() / m)
 
-    def numbers(self, memory: Stacks, cohort: Cohort, name: str, width: int, down: bool) -> int | None:
-        """The center mixes before it sends: one row for each client."""
-        return len(cohort) * width if down else None
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The center adds up before it sends: one row for each client."""
+        return super().carried(memory, cohort, name, _one_row(mixing, cohort, mixing.form != "scatter"), width)
 
     def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
         """The two objectives at the models of the round before, and how far they are apart."""
@@ -335,6 +334,10 @@ class Duals(Topology):
 
 
 RELATIONS = ("learned", "none", "same")
+
+
+def _one_row(mixing: Mixing, cohort: Cohort, added_up: bool) -> Mixing:
+    return Mixing.gather(cohort.index, cohort.n_clients) if added_up else mixing
 
 
 def _check(beta: float | None, eps: float) -> None:

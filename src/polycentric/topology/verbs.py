@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
+
 from ..cohort import Cohort
-from ..mixing import Mixing
+from ..mixing import Links, Mixing
 from ..stack import Stacks
 
 
@@ -14,6 +16,7 @@ class Topology(ABC):
 
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
+    near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
@@ -31,9 +34,10 @@ class Topology(ABC):
         """How many rows the stack `name` has at the centers; by default one for each center."""
         return self.n_centers(n_clients)
 
-    def numbers(self, memory: Stacks, cohort: Cohort, name: str, width: int, down: bool) -> int | None:
-        """How many numbers of the stack `name` travel; None: a row for every link, as the mixing says."""
-        return None
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The messages a mixing of `name` needs, (receiver, sender, numbers): by default a row on every link."""
+        receiver, sender, weight = mixing.links
+        return Links(receiver, sender, torch.full_like(weight, width))
 
     def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
         """What is worth looking at beside the scores, by name."""
@@ -50,3 +54,14 @@ class Topology(ABC):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
+
+    def met_cloud(self, round: int) -> tuple[str, ...]:
+        """Names that a cloud above the centers averages after this round; none where it does not meet."""
+        return ()
+
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
+        """How many times clients talk one after another in this exchange, such as the matchings that are active.
+
+        None: all links are used at once.
+        """
+        return None
