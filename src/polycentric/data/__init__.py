@@ -6,7 +6,7 @@ from .generated import synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
-from .partition import Classes, Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, parse
+from .partition import Classes, Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, Skewed, parse
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 
@@ -21,6 +21,7 @@ __all__ = [
     "Quantity",
     "Rotations",
     "Shards",
+    "Skewed",
     "Split",
     "available",
     "cifar",

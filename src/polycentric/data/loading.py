@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import draw
 from ..errors import Mistake, require
 from .federation import Federation, Pool, Split
-from .partition import Natural, Partition, crossed, hashed, parse
+from .partition import Natural, Partition, Skewed, crossed, hashed, parse
 from .sources import find, read
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
@@ -54,7 +54,7 @@ def load(
     if partition is None:
         partition = "natural" if pool.client is not None else "iid"
     if isinstance(partition, str):
-        small = len(pool.y) < _SMALL and not partition.strip().startswith("natural")
+        small = len(pool.y) < _SMALL and not partition.strip().startswith(("natural", "skewed"))
         partition = parse(partition, clients if clients is not None else 40 if small else None)
     elif clients is not None:
         partition = _with_clients(partition, clients)
@@ -76,7 +76,7 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     """
     for what, fraction in (("valid", valid), ("test", test)):
         require(0 <= fraction < 1, f"{what} must be a fraction from 0 to below 1, got {fraction!r}; try 0.2")
-    if not isinstance(partition, Natural) and pool.common_test is not None:
+    if not isinstance(partition, Natural | Skewed) and pool.common_test is not None:
         pool = replace(pool, test=pool.common_test)
     pool = partition(pool, seed)
     client = pool.client
