@@ -383,6 +383,23 @@ def test_more_neighbours_never_save_time_and_the_star_is_the_slowest(seed, sprea
     assert bool((alone <= some_ + 1e-12).all() and (some_ <= more + 1e-12).all() and (more <= all_ + 1e-12).all())
 
 
+def test_jitter_costs_a_star_more_than_a_ring_and_a_slow_client_costs_both_the_same():
+    """Max-plus: the pace of a graph is that of its slowest cycle, and a slow machine is a cycle of its own."""
+    n, rounds = 12, 60
+    ring = pc.Graph(pc.metropolis(networkx.cycle_graph(n)))
+
+    def pace(topology, clock):
+        times = torch.zeros(n, dtype=torch.float64)
+        for round in range(rounds):
+            times = clock.advance(times, load(topology, some(*range(n), sizes=[5] * n, n=n, round=round)))
+        return float(times.max()) / rounds
+
+    jitter, slow = pc.Delays(compute=0.1, link=0.0, jitter=0.7), costs(1, 1, 9, *[1] * 9)(link=1.0)
+    assert pace(ring, jitter) < 0.9 * pace(pc.Star(), jitter)
+    assert pace(ring, slow) == pytest.approx(pace(pc.Star(), slow)) == pytest.approx(10)
+    assert len({pace(pc.Star(), pc.Delays(jitter=0.5)) for _ in range(2)}) == 1
+
+
 def test_who_is_away_stays_behind_and_is_not_waited_for():
     clock = costs(1, 1, 1000, 1, 1, 1)(link=10)
     times = clock.advance(torch.zeros(N, dtype=torch.float64), load(RING, some(0, 1, 3, 4, 5)))

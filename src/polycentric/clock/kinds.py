@@ -70,22 +70,23 @@ class Delays(Clock):
 
         compute_k = steps_k c_k,      delta = `link` for all that two machines tell each other in an exchange
 
-    `spread`: clients' c_k and the links' delays vary, lognormal about the given medians, drawn once by the seed.
+    Clients' c_k and the links' delays are lognormal about the given medians: `spread` is drawn once, `jitter` anew in
+    every exchange. On a graph a slow machine holds up everybody in the long run, a slow moment only its neighbours.
     """
 
     compute: float = 0.01
     link: float = 1.0
     spread: float = 0.0
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("compute", "link", "spread"):
+        for name in ("compute", "link", "spread", "jitter"):
             _not_negative(self, name)
 
     def at_client(self, load: Load) -> Tensor:
         """tau c_k."""
-        vary = (self.spread * normal(load.cohort.seed, "clock compute", load.cohort.index)).exp()
-        return self.compute * vary * load.steps
+        return self.compute * self._vary(load, "clock compute", load.cohort.index) * load.steps
 
     def on_link(self, load: Load, way: Way, pairs: Pairs) -> Tensor:
         """Half of it down, half of it up."""
@@ -100,8 +101,13 @@ class Delays(Clock):
         return self.link if load.cloud else 0.0
 
     def _delay(self, load: Load, one: Tensor, other: Tensor) -> Tensor:
-        first, second = torch.minimum(one, other), torch.maximum(one, other)
-        return self.link * (self.spread * normal(load.cohort.seed, "clock link", first, second)).exp()
+        return self.link * self._vary(load, "clock link", torch.minimum(one, other), torch.maximum(one, other))
+
+    def _vary(self, load: Load, purpose: str, *key: Tensor) -> Tensor:
+        logs = self.spread * normal(load.cohort.seed, purpose, *key)
+        if self.jitter:
+            logs = logs + self.jitter * normal(*load.cohort.key, f"{purpose} jitter", *key)
+        return logs.exp()
 
 
 @dataclass(frozen=True)
