@@ -225,11 +225,11 @@ DPA_SGD = Table(
     name="dpa-sgd",
     title="DPA-SGD: a ring against a center, in rounds and in seconds",
     reference=(
-        "Decentralised periodic averaging with a federated multi-task objective, as its authors' page and poster describe "
-        "it (8 clients on a ring, FEMNIST, 300 rounds); averaging after Wang and Joshi, Cooperative SGD, 2018, "
-        "https://arxiv.org/abs/1808.07576."
+        "Decentralised periodic averaging with a federated multi-task objective, as its authors' page and poster "
+        "describe it (8 clients on a ring, FEMNIST, 300 rounds); averaging after Wang and Joshi, Cooperative SGD,"
+        " 2018, https://arxiv.org/abs/1808.07576."
     ),
-    data="unipen62, real handwriting of 62 classes in the place of FEMNIST; har, windows of a phone's sensors as features",
+    data="unipen62, handwriting of 62 classes in the place of FEMNIST; har, windows of a phone's sensors as features",
     what="test accuracy in %, mean of the clients, at the last round; or simulated seconds where a row says so",
     measure=_accuracy,
     rows=_rows(),
@@ -240,14 +240,15 @@ DPA_SGD = Table(
     ),
     seeds=5,
     notes=(
-        "The authors' curves stay at 2 to 11 % accuracy over 200 rounds, so no accuracy of theirs is a target; the time "
-        "ratio (about 8,500 s for FedAvg, 6,600 s for the ring, as many rounds) is.",
-        f"The clock is `delays(compute={COMPUTE}, link=L, jitter={JITTER})`: a step takes {COMPUTE} s and a link L s, each "
-        "times a lognormal factor drawn anew in every round. FedAvg waits for the slowest of all clients, a client on the "
-        "ring for its two neighbours. The gain is a property of this jitter: without it a ring and a center take the same "
-        "time, and where one machine is always slow the ring waits for it too in the long run.",
-        "A message's size costs nothing here, as in the authors' plan; the bytes are in the runs. On the complete graph "
-        "every client sends its covariance of |N|^2 numbers to everybody.",
+        "The authors' curves stay at 2 to 11 % accuracy over 200 rounds, so no accuracy of theirs is a target; "
+        "the time ratio (about 8,500 s for FedAvg, 6,600 s for the ring, as many rounds) is.",
+        f"The clock is `delays(compute={COMPUTE}, link=L, jitter={JITTER})`: a step takes {COMPUTE} s and a link L"
+        " s, each times a lognormal factor drawn anew in every round. FedAvg waits for the slowest of all "
+        "clients, a client on the ring for its two neighbours. The gain is a property of this jitter: without it "
+        "a ring and a center take the same time, and where one machine is always slow the ring waits for it too "
+        "in the long run.",
+        "A message's size costs nothing here, as in the authors' plan; the bytes are in the runs. On the complete"
+        " graph every client sends its covariance of |N|^2 numbers to everybody.",
         "Five steps of ten examples between exchanges; everybody takes part in every round.",
     ),
     draw=draw,
