@@ -78,6 +78,9 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
         require(0 <= fraction < 1, f"{what} must be a fraction from 0 to below 1, got {fraction!r}; try 0.2")
     if not isinstance(partition, Natural | Skewed) and pool.common_test is not None:
         pool = replace(pool, test=pool.common_test)
+    if isinstance(partition, Skewed) and pool.test is None and pool.client is not None:  # what is tested stays whole
+        everything = torch.ones_like(pool.client) > 0
+        pool = replace(pool, test=_held_out(pool.clients, pool.client, everything, test, seed, "test"))
     pool = partition(pool, seed)
     client = pool.client
     if client is None:

@@ -157,7 +157,7 @@ MOCHA = Table(
         "order of coordinates and, where skewed, by who loses examples.",
         "Skewed: every subject keeps a share of its training windows that is log-uniform between 1/50 and 1. How "
         "the paper made its own skewed set is not told in enough detail to do the same.",
-        "One model counts every subject the same (covariance 1 1^T / m), where the paper's global model counts "
+        "One model counts every subject the same (covariance 1 1^T / m), where the paper's single model counts "
         "examples.",
         f"{ROUNDS} rounds, coordinate steps on half of a subject's windows in each, a new covariance every ten "
         "rounds. Penalties were chosen with 60 rounds and seed 0, which is one of the reported seeds, out of 1e-5"
