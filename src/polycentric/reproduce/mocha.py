@@ -79,7 +79,7 @@ def _best(split: str) -> Claim:
 def _trouble(values: Values) -> tuple[bool | None, str]:
     plain = values.get("related, random windows")
     others = {words: values.get(f"related, random windows, {words}") for words in TROUBLE}
-    if not plain or any(not errors for errors in others.values()):
+    if any(not errors or any(map(math.isnan, errors)) for errors in (plain, *others.values())) or plain is None:
         return None, "the rows were not run"
     mean = {words: statistics.fmean(errors or [math.nan]) for words, errors in others.items()}
     shown = ", ".join(f"{words} {error:.2f} %" for words, error in mean.items())
