@@ -70,7 +70,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     # Who is next to whom must not depend on the order of clients, nor the plan on how many there are without data.
     "dpsgd": {"graph": Crowd(), "steps": None, "disconnected": "allow"},
     "matcha": {"graph": Crowd(), "steps": None, "disconnected": "allow", "budget": 1.0},
-    "dpa-sgd": {"graph": Crowd(), "disconnected": "allow"},
+    "dpa-sgd": {"graph": Crowd(), "steps": None, "disconnected": "allow"},
     "mocha": {"every": 2},
 }
 

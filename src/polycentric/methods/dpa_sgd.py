@@ -37,6 +37,7 @@ from ..topology import TaskGraph
 def dpa_sgd(
     *,
     graph: Network = Ring(),
+    steps: int | None = 5,
     strength: float = 1e-3,
     ridge: float = 1e-4,
     weight_decay: float = 1e-4,
@@ -50,16 +51,18 @@ def dpa_sgd(
     terms: tuple[Term, ...] = (),
     **training: Any,
 ) -> Method:
-    """DPA-SGD on a graph; `training` are the arguments of `Train`, tau = `steps`.
+    """DPA-SGD on a graph; `training` are the other arguments of `Train`.
 
     Arguments:
+        steps: between two exchanges; None: epochs instead.
         reg_scale: "per_n" divides a neighbourhood's penalty by n_k, so that strength depends on the data; try 1 then.
         reg_terms: "own" keeps the terms of a client's own covariance; cheaper, and not the gradient of the objective.
         beta: weight of the fresh covariance; None: 1 / (|N(k)| + 1). eps: floor of the spectra.
         mix_task: average the tasks as well.
     """
     require(0 <= weight_decay < math.inf, f"weight_decay must be a number from 0 up, got {weight_decay}")
-    train = Train(terms=(MultiTask(strength), Ridge(ridge, "task"), Ridge(weight_decay), *terms), **training)
+    terms = (MultiTask(strength), Ridge(ridge, "task"), Ridge(weight_decay), *terms)
+    train = Train(steps=steps, terms=terms, **training)
     steep = train.lr * strength if reg_terms == "all" else 0.0
     limit = 2 / steep if steep else math.inf
     only_own = () if mix_task else ("task",)
