@@ -23,9 +23,9 @@ KINDS = {"one model": "same", "a model each": "none", "related": "learned"}
 Errors = tuple[float | None, float | None, float | None]
 SPLITS: dict[str, tuple[str, str, Errors, tuple[float, float, float]]] = {
     "random windows": ("features(har,SITTING,shuffled)", "natural", (2.23, 1.34, 0.46), (1e-2, 1e-3, 1e-2)),
-    "random windows, skewed": ("features(har,SITTING,shuffled)", "skewed=50", (2.41, 3.87, 1.93), (1e-2, 1e-3, 1e-2)),
+    "random windows, skewed": ("features(har,SITTING,shuffled)", "skewed=50", (2.41, 3.87, 1.93), (1e-1, 1e-3, 1e-3)),
     "last fifth": ("features(har,SITTING)", "natural", (None, None, None), (1e-2, 1e-3, 1e-2)),
-    "last fifth, skewed": ("features(har,SITTING)", "skewed=50", (None, None, None), (1e-2, 1e-3, 1e-2)),
+    "last fifth, skewed": ("features(har,SITTING)", "skewed=50", (None, None, None), (1e-1, 1e-3, 1e-3)),
     "six activities, last fifth": ("features(har)", "natural", (None, None, None), (1e-2, 1e-3, 1e-2)),
 }
 TROUBLE: dict[str, dict[str, Any]] = {
@@ -155,13 +155,13 @@ MOCHA = Table(
         "quarter) a test window's neighbours are in training, here as in the paper; the last fifth in time of every "
         "subject and activity is the honest test. There the split is the same for every seed, and seeds differ by the "
         "order of coordinates and, where skewed, by who loses examples.",
-        "Skewed: every subject keeps a share of its training windows that is log-uniform between 1/50 and 1. How "
-        "the paper made its own skewed set is not told in enough detail to do the same.",
+        "Skewed: every subject keeps a share of its training windows that is log-uniform between 1/50 and 1. This"
+        " is our own way; the paper's sets are skewed in another, so those numbers compare even less.",
         "One model counts every subject the same (covariance 1 1^T / m), where the paper's single model counts "
         "examples.",
         f"{ROUNDS} rounds, coordinate steps on half of a subject's windows in each, a new covariance every ten "
         "rounds. Penalties were chosen with 60 rounds and seed 0, which is one of the reported seeds, out of 1e-5"
-        " to 0.1; those of random windows are used for the last fifth and for six activities as they are.",
+        " to 1; those of random windows are used for the last fifth and for six activities as they are.",
         "Stragglers: every subject does a share of its steps between a tenth and all, drawn anew in every round.",
     ),
     draw=draw,
