@@ -51,7 +51,7 @@ def _settings(method: str, data: str, clients: int, rounds: int, **given: Any) -
         **dealt,
         "model": "mlp",
         "rounds": rounds,
-        "evaluate_every": 10,
+        "evaluate_every": 5 if clients <= 32 else 25,
         "fine_tune": 0,
         "set": {"lr": RATES[data]} | TASKS | own | given,
     }
@@ -109,13 +109,10 @@ def _rows() -> tuple[Row, ...]:
         given = _settings("ring", "unipen62", 32, 150, graph=f"erdos-renyi(p={p})", strength=1e-5)
         rows.append(Row(f"density {p}, 32 clients", given, data="unipen62, 32 writers"))
     for name, given in MAIN.items():
-        if name.endswith("handwriting"):
-            for link in LINKS:
-                seconds = partial(_seconds, given, link)
-                what = "simulated seconds of 300 rounds"
-                rows.append(
-                    Row(f"{name}, links of {link:g} s", given, None, seconds, what, "the clock alone, 8 clients")
-                )
+        for link in LINKS:
+            what, clients = f"simulated seconds of {given['rounds']} rounds", given["clients"]
+            seconds, data = partial(_seconds, given, link), f"the clock alone, {clients} clients"
+            rows.append(Row(f"{name}, links of {link:g} s", given, None, seconds, what, data))
     for clients in (64, 512):
         for method in ("FedAvg", "ring"):
             given = _settings(method, "unipen62", clients, 150)
@@ -130,16 +127,19 @@ def _mean(values: Values, setting: str) -> float | None:
     return None if not found or any(map(math.isnan, found)) else statistics.fmean(found)
 
 
-def _faster(values: Values) -> tuple[bool | None, str]:
-    said, holds = [], []
-    for link in LINKS:
-        slow, fast = (_mean(values, f"{m}, handwriting, links of {link:g} s") for m in ("FedAvg", "ring"))
-        if slow and fast:
-            holds.append(fast <= 0.9 * slow)
-            said.append(f"{100 * (1 - fast / slow):.0f} % at {link:g} s")
-    if not holds:
-        return None, "the rows were not run"
-    return all(holds), f"less time for as many rounds: {', '.join(said)}; the authors' page: about 20 %"
+def _faster(words: str) -> Claim:
+    def judge(values: Values) -> tuple[bool | None, str]:
+        said, holds = [], []
+        for link in LINKS:
+            slow, fast = (_mean(values, f"{m}, {words}, links of {link:g} s") for m in ("FedAvg", "ring"))
+            if slow and fast:
+                holds.append(fast <= 0.9 * slow)
+                said.append(f"{100 * (1 - fast / slow):.0f} % at {link:g} s")
+        if not holds:
+            return None, "the rows were not run"
+        return all(holds), f"less time for as many rounds: {', '.join(said)}; the authors' page: about 20 %"
+
+    return Claim(f"For as many rounds the ring needs less time than FedAvg, by a tenth or more ({words}).", judge)
 
 
 def _comparable(words: str) -> Claim:
@@ -149,7 +149,7 @@ def _comparable(words: str) -> Claim:
             return None, "not all rows were run"
         shown = ", ".join(f"{method} {value:.1f} %" for method, value in found.items())
         there = {method: value for method, value in found.items() if value is not None}
-        return there["ring"] >= min(there["FedAvg"], there["FedAvg-MTL"]) - 2, shown
+        return there["ring"] >= max(there["FedAvg"], there["FedAvg-MTL"]) - 2, shown
 
     return Claim(f"The ring is at most 2 points below FedAvg and FedAvg-MTL ({words}).", judge)
 
@@ -169,6 +169,7 @@ def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]
                 for column, link in enumerate((None, 0.3, 3.0)):
                     axes[row, column].set_title(words if link is None else f"{words}, links of {link:g} s")
                     axes[row, column].set_xlabel("rounds" if link is None else "simulated seconds")
+                    axes[row, column].set_ylim(bottom=80 if words == "sensors" else 0)
                 axes[row, 0].set_ylabel("accuracy, mean of clients, %")
             axes[0, 0].legend(loc="lower right")
         figures.append(("dpa-sgd-curves.png", "Mean accuracy of the clients over rounds and over simulated seconds."))
@@ -234,7 +235,8 @@ DPA_SGD = Table(
     measure=_accuracy,
     rows=_rows(),
     claims=(
-        Claim("For as many rounds the ring needs clearly less time (a tenth or more) than FedAvg.", _faster),
+        _faster("handwriting"),
+        _faster("sensors"),
         _comparable("handwriting"),
         _comparable("sensors"),
     ),
