@@ -256,8 +256,8 @@ DPA_SGD = Table(
         "in the long run.",
         "A message's size costs nothing here, as in the authors' plan; the bytes are in the runs. On the complete"
         " graph every client sends its covariance of |N|^2 numbers to everybody.",
-        "Five steps of ten examples between exchanges; everybody takes part in every round. Rows of 16 to 64 clients have "
-        "150 rounds, those of more clients 60: compare methods at one size, not sizes.",
+        "Five steps of ten examples between exchanges; everybody takes part in every round. Rows of 16 to 64 "
+        "clients have 150 rounds, those of more clients 60: compare methods at one size, not sizes.",
     ),
     draw=draw,
 )
