@@ -214,6 +214,10 @@ def mixing_weight(p: Array, matchings: Sequence[Sequence[Pair]], n: int, togethe
     if not mean.size or not p.any():
         return 0.0, float(mean.size > 0)
     rho = _Curve(mean, square)
+    if together or (p == 1).all():  # E[L^2] is a multiple of L^2: the worst are the two ends of the spectrum
+        ends = np.linalg.eigvalsh(mean / p[0])[[0, -1]]
+        best = 2 / float(ends.sum())
+        return best, rho(best)
     values, vectors = np.linalg.eigh(square)
     v = vectors[:, -1]  # along v, rho is above 1 from here on
     return _lowest(rho, 0.0, 2 * float(v @ mean @ v) / float(values[-1]))

@@ -87,8 +87,7 @@ def draw_advice(path: Path, network: Network, n: int, budget: float = 0.5) -> No
 
 def activation(topology: Matchings, seed: int, rounds: int, n: int) -> list[float]:
     """In which share of the rounds every matching was used, from the coins themselves."""
-    coins = torch.stack([topology.active(seed, k, n) for k in range(rounds)]).double()
-    return [float(share) for share in coins.mean(0)]
+    return [float(share) for share in topology.active(seed, torch.arange(rounds), n).double().mean(0)]
 
 
 def _places(graph: networkx.Graph) -> dict[int, Any]:

@@ -2,9 +2,10 @@
 
 from .dpa_sgd import DPA_SGD
 from .fedavg_mnist import FEDAVG_MNIST
+from .matcha import MATCHA
 from .mocha import MOCHA
 from .table import Claim, Row, Table, reproduce_table
 
-TABLES: dict[str, Table] = {table.name: table for table in (FEDAVG_MNIST, DPA_SGD, MOCHA)}
+TABLES: dict[str, Table] = {table.name: table for table in (FEDAVG_MNIST, MATCHA, DPA_SGD, MOCHA)}
 
 __all__ = ["TABLES", "Claim", "Row", "Table", "reproduce_table"]

@@ -59,11 +59,15 @@ class Matchings(Peers):
         """Matchings, probabilities and mixing weight on that many clients; made once."""
         return plan_for(self.graph, n_clients, self.budget, self.schedule, self.alpha, self.disconnected)
 
-    def active(self, seed: int, round: int, n_clients: int) -> Tensor:
-        """Which matchings a round uses, (matchings,) bool: the same at every client, whoever asks."""
+    def active(self, seed: int, round: int | Tensor, n_clients: int) -> Tensor:
+        """Which matchings a round uses, (matchings,) bool: the same at every client, whoever asks.
+
+        Several rounds (rounds,) at once give (rounds, matchings).
+        """
         plan = self.plan(n_clients)
         coin = torch.zeros(len(plan.p), dtype=torch.int64) if plan.together else torch.arange(len(plan.p))
-        return uniform(seed, round, "matching", coin) < torch.from_numpy(plan.p)
+        rounds = torch.as_tensor(round)[..., None]
+        return uniform(seed, rounds, "matching", coin) < torch.from_numpy(plan.p)
 
     def sequence(self, memory: Stacks, cohort: Cohort) -> int:
         """How many matchings are in use: they go one after another."""
