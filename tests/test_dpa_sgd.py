@@ -30,6 +30,7 @@ from polycentric import (
     nofed,
     run_round,
 )
+from polycentric.clock import Delays
 from polycentric.covariance import cov_and_prec
 from polycentric.graphs import Complete, Network, Ring, network_of
 from polycentric.loop import Run, Schedule, prepare
@@ -332,6 +333,22 @@ def test_bytes_of_mtl_are_those_of_fedavg_and_the_pull(blobs: Make) -> None:
     assert done.state.centers["model"].shape[0] == 1 and done.state.centers["task"].shape[0] == 5
     assert done.tally.bytes_up == 2 * 5 * 8 * (d + q)
     assert done.tally.bytes_down == 2 * 5 * 8 * (d + 2 * q + 1)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        (dpa_sgd(**TRAINING), dpsgd(**TRAINING)),
+        (dpa_sgd(graph=Complete(), **TRAINING), dpsgd(graph=Complete(), **TRAINING)),
+        (mtl(**TRAINING), fedavg(**TRAINING)),
+    ],
+    ids=["ring", "complete", "star"],
+)
+def test_nobody_waits_for_more_than_those_who_average(mine: Method, other: Method, blobs: Make) -> None:
+    """The pull comes from neighbours' neighbours, but through the neighbours: one exchange, one delay."""
+    clock, federation = Delays(compute=0.3, link=1.0, jitter=0.7), blobs((6, 7, 8, 9, 5, 4, 3))
+    a, b = (ready(m, federation, clock=clock, schedule=Schedule(4)).go() for m in (mine, other))
+    assert a.tally.seconds == pytest.approx(b.tally.seconds) and a.tally.seconds > 4
 
 
 @pytest.mark.parametrize("make", [dpa_sgd, mtl], ids=["dpa-sgd", "mtl"])

@@ -61,7 +61,7 @@ def test_features_by_name_and_what_is_refused() -> None:
         load("features(digits)")
     with pytest.raises(Mistake, match=r"write features\(NAME\)"):
         load("features()")
-    with pytest.raises(Mistake, match="unknown class of waves 'fats'.*fast"):
+    with pytest.raises(Mistake, match=r"unknown class of waves 'fats'.*fast"):
         features(waves(), "fats")
     with pytest.raises(Mistake, match="got 'sorted'"):
         features(waves(), "fast", "sorted")
