@@ -35,8 +35,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedAvg-MTL": ("mtl", {"strength": 1e-4}),
     "ring": ("dpa-sgd", {"graph": "ring", "strength": 1e-4}),
     "complete graph": ("dpa-sgd", {"graph": "complete", "strength": 1e-5}),
+    "ring, tasks averaged": ("dpa-sgd", {"graph": "ring", "strength": 1e-4, "mix_task": True}),
 }
-RATES = {"unipen62": 0.1, "features(har)": 0.1}
 WORDS = {"unipen62": "handwriting", "features(har)": "sensors"}
 
 
@@ -53,7 +53,7 @@ def _settings(method: str, data: str, clients: int, rounds: int, **given: Any) -
         "rounds": rounds,
         "evaluate_every": 5 if clients <= 32 else 25,
         "fine_tune": 0,
-        "set": {"lr": RATES[data]} | TASKS | own | given,
+        "set": {"lr": 0.3 if data == "unipen62" or name == "fedavg" else 0.1} | TASKS | own | given,
     }
 
 
@@ -104,7 +104,7 @@ def _rows() -> tuple[Row, ...]:
         "handwriting": "unipen62, 8 writers drawn by the seed (stands in for FEMNIST)",
         "sensors": "har, 30 subjects",
     }
-    rows = [Row(name, given, data=stand_in[name.split(", ")[1]]) for name, given in MAIN.items()]
+    rows = [Row(name, given, data=stand_in[name.rsplit(", ", 1)[1]]) for name, given in MAIN.items()]
     for clients in (16, 32, 64, 128, 256, 512):
         for method in ("FedAvg", "ring"):
             given = _settings(method, "unipen62", clients, _rounds(clients))
@@ -147,16 +147,16 @@ def _faster(words: str) -> Claim:
     return Claim(f"For as many rounds the ring needs less time than FedAvg, by a tenth or more ({words}).", judge)
 
 
-def _comparable(words: str) -> Claim:
+def _comparable(method: str, words: str) -> Claim:
     def judge(values: Values) -> tuple[bool | None, str]:
-        found = {method: _mean(values, f"{method}, {words}") for method in METHODS}
+        found = {name: _mean(values, f"{name}, {words}") for name in METHODS}
         if any(value is None for value in found.values()):
             return None, "not all rows were run"
-        shown = ", ".join(f"{method} {value:.1f} %" for method, value in found.items())
-        there = {method: value for method, value in found.items() if value is not None}
-        return there["ring"] >= max(there["FedAvg"], there["FedAvg-MTL"]) - 2, shown
+        shown = "; ".join(f"{name} {value:.1f} %" for name, value in found.items())
+        there = {name: value for name, value in found.items() if value is not None}
+        return there[method] >= max(there["FedAvg"], there["FedAvg-MTL"]) - 2, shown
 
-    return Claim(f"The ring is at most 2 points below FedAvg and FedAvg-MTL ({words}).", judge)
+    return Claim(f"The {method} is at most 2 points below FedAvg and FedAvg-MTL ({words}).", judge)
 
 
 def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
@@ -242,11 +242,17 @@ DPA_SGD = Table(
     claims=(
         _faster("handwriting"),
         _faster("sensors"),
-        _comparable("handwriting"),
-        _comparable("sensors"),
+        *(_comparable(method, words) for words in WORDS.values() for method in ("ring", "ring, tasks averaged")),
     ),
     seeds=5,
     notes=(
+        "Every method's learning rate is the better of 0.1 and 0.3 on a fifth of the training examples (seed 0, "
+        "which is one of the reported seeds); 0.3, where it was taken, is the larger, and larger ones may be "
+        "better. No strength of the multi-task penalty (1e-5 to 1e-3) was better there than none by more than "
+        "chance; 1e-4 was kept.",
+        "Ring, complete graph and FedAvg-MTL keep a last layer for every client, which pays where a client has "
+        "enough of every class (sensors) and costs where it has a few examples of 62 classes (handwriting). The "
+        "authors average the last layer too: that is the row `ring, tasks averaged`.",
         "The authors' curves stay at 2 to 11 % accuracy over 200 rounds, so no accuracy of theirs is a target; "
         "the time ratio (about 8,500 s for FedAvg, 6,600 s for the ring, as many rounds) is.",
         f"The clock is `delays(compute={COMPUTE}, link=L, jitter={JITTER})`: a step takes {COMPUTE} s and a link L"
