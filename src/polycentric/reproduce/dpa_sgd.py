@@ -246,11 +246,11 @@ DPA_SGD = Table(
     ),
     seeds=5,
     notes=(
-        "Learning rates of FedAvg, FedAvg-MTL and the ring are the better of 0.1 and 0.3 on a fifth of the training "
-        "examples (seed 0, which is one of the reported seeds): 0.3 but for FedAvg-MTL on sensors. 0.3 is the larger, so "
-        "larger ones may be better still. No strength of the ring's penalty (1e-5 to 1e-3) was better there than none by "
-        "more than 0.2 points; 1e-4 was kept. Complete graph and densities were not searched: their penalty grows with "
-        "the square of the neighbourhood, so they have 1e-5.",
+        "Learning rates of FedAvg, FedAvg-MTL and the ring are the better of 0.1 and 0.3 on a fifth of the "
+        "training examples (seed 0, which is one of the reported seeds): 0.3 but for FedAvg-MTL on sensors. 0.3 "
+        "is the larger, so larger ones may be better still. No strength of the ring's penalty (1e-5 to 1e-3) was "
+        "better there than none by more than 0.2 points; 1e-4 was kept. Complete graph and densities were not "
+        "searched: their penalty grows with the square of the neighbourhood, so they have 1e-5.",
         "Ring, complete graph and FedAvg-MTL keep a last layer for every client, which pays where a client has "
         "enough of every class (sensors) and costs where it has a few examples of 62 classes (handwriting). The "
         "authors average the last layer too: that is the row `ring, tasks averaged`.",
