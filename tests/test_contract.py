@@ -20,6 +20,7 @@ from polycentric import (
     Average,
     Diverged,
     Federation,
+    GeometricMedian,
     KeepPrivate,
     Krum,
     Mean,
@@ -42,7 +43,7 @@ from polycentric.graphs import Network, graph_of
 from polycentric.loop import Run, Schedule, environment, prepare, resume
 from polycentric.models import mlp
 from polycentric.record import Folder
-from polycentric.round import receive
+from polycentric.round import opened, receive
 from polycentric.stack import WHOLE, Layout
 
 Make = Callable[..., Federation]
@@ -95,12 +96,14 @@ PLAIN: dict[str, dict[str, Any]] = {
     "fomaml": META,
     "meta": {"first": Average(), "rounds": 10},
     "fesem": {"warm_up": None},
+    "tkm": {"warm_up": None},
+    "ifca": {"k": 1},
     "dpa-sgd": {"strength": 0.0, "ridge": 0.0, "weight_decay": 0.0},
     "mtl": {"strength": 0.0, "ridge": 0.0, "weight_decay": 0.0},
 }
 
 # What makes a method stand still, and what makes it grow beyond all bounds.
-STILL: dict[str, dict[str, Any]] = {"maml": {"center": SGD(0.0)}, "fomaml": {"center": SGD(0.0)}}
+STILL: dict[str, dict[str, Any]] = {"maml": {"center": SGD(0.0)}, "fomaml": {"center": SGD(0.0)}, "ifca": {"k": 1}}
 GROWS: dict[str, dict[str, Any]] = {
     "maml": {"lr": 0.0, "center": SGD(1e40)},
     "fomaml": {"lr": 0.0, "center": SGD(1e40)},
@@ -152,7 +155,8 @@ def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -
 def in_use(method: Method, federation: Federation, rounds: int = 3) -> Tensor:
     """The model every client would begin the next round from, whatever names its parameters are cut into."""
     state, clients = after(method, federation, rounds), ready(method, federation).clients
-    rows = receive(method.at(state.round)[-1], state, clients.everyone(state.round))
+    exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
+    rows = opened(exchange, receive(exchange, state, everyone), clients.run, everyone)
     parts = {k: v for name, layout in clients.task.layouts.items() for k, v in layout.views(rows[name]).items()}
     return torch.cat([parts[name].flatten(1) for name in Layout.of(clients.task.module).names], 1)
 
@@ -313,6 +317,12 @@ def test_stacked_equals_looped(name: str, blobs: Make) -> None:
     assert_close(*(after(build(name), blobs(), executor=executor) for executor in ("stacked", "looped")))
 
 
+@pytest.mark.long
+@every_method
+def test_compiled_equals_looped(name: str, blobs: Make) -> None:
+    assert_close(*(after(build(name), blobs(), executor=executor) for executor in ("compiled", "looped")))
+
+
 @every_method
 @every_executor
 @pytest.mark.parametrize("block", [1, 3])
@@ -359,6 +369,7 @@ def test_a_client_without_data_never_takes_part(name: str, blobs: Make) -> None:
 # -- what must be so -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:all clients sent the same model")
 @gradient_methods
 def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
     one = only(blobs((20,)), [0])
@@ -379,6 +390,7 @@ def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
         torch.testing.assert_close(row, w.detach(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:all clients sent the same model")
 @gradient_methods
 def test_a_learning_rate_of_zero_is_a_fixed_point(name: str, blobs: Make) -> None:
     method = build(name, **{"lr": 0.0} | STILL.get(name, {}))
@@ -387,6 +399,7 @@ def test_a_learning_rate_of_zero_is_a_fixed_point(name: str, blobs: Make) -> Non
         torch.testing.assert_close(row, start[0], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:.* centers were asked for")
 @every_method
 @every_executor
 def test_a_stack_of_one_client_works(name: str, executor: str, blobs: Make) -> None:
@@ -502,7 +515,7 @@ def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
 
 # -- parts combine -------------------------------------------------------------------------------------------
 
-AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2)]
+AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), GeometricMedian(), Krum(0.2), Krum(0.2, keep=2)]
 CENTERS = [Average(), SGD(0.5), Momentum(0.5, 0.9), Adam(0.01)]
 takes_parts = pytest.mark.parametrize(
     "name", [name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import polycentric as pc
+from polycentric.aggregate import Mean
 from polycentric.cohort import Cohort
 from polycentric.data import Federation
+from polycentric.evaluate import greeted
 from polycentric.loop import prepare
 from polycentric.metrics import agreement
-from polycentric.topology import Seeding, inner_products, squared_distances
+from polycentric.round import receive
+from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
 
 LAW = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -50,20 +56,20 @@ def test_one_center_is_fedavg(rotated: Federation, weighted: bool, executor: str
     torch.testing.assert_close(one.state.centers["model"], average.state.centers["model"], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
 def test_true_groups_are_found_and_serve_better_than_one_center(seed: int) -> None:
-    """F6, on real digits: four rotations, four centers."""
+    """F6, on real digits: four rotations, four centers; better by at least 10 points of accuracy."""
     federation = pc.load("digits", partition=pc.Rotations(4), clients=40, seed=seed)
     training = {"lr": 0.1, "epochs": 5}  # and 10 epochs before the clustering
     many = pc.run(pc.fesem(k=4, **training), federation, rounds=20, seed=seed, evaluate_every=20)
     one = pc.run(pc.fedavg(**training), federation, rounds=20, seed=seed, evaluate_every=20)
     assert many.metrics["ari"] == 1.0
-    assert many.metrics["micro_accuracy"] > one.metrics["micro_accuracy"] + 0.03
+    assert many.metrics["micro_accuracy"] > one.metrics["micro_accuracy"] + 0.1
 
 
 def test_a_pull_is_a_prox_to_the_own_center(rotated: Federation) -> None:
     method = pc.fesem(k=2, pull=0.3)
-    assert [term.mu for term in method.at(1)[0].learn[0].terms] == [0.3]
+    assert [term.mu for term in method.at(1)[-1].learn[0].terms] == [0.3]
     free, tied = (pc.run(pc.fesem(k=2, pull=p, lr=0.1, epochs=3), rotated, rounds=2) for p in (0.0, 5.0))
     assert not torch.allclose(free.state.centers["model"], tied.state.centers["model"])
 
@@ -92,11 +98,198 @@ def test_an_empty_cluster_keeps_its_center(rotated: Federation) -> None:
     assert not torch.equal(moved.centers["model"][0], far[0])
 
 
-def test_more_centers_than_clients_leaves_some_empty() -> None:
+def test_more_centers_than_clients_are_not_made_and_that_is_said() -> None:
     federation = pc.load("digits", clients=3)
-    run = pc.run(pc.fesem(k=5, lr=0.1), federation, rounds=2)
-    assert run.state.centers["model"].shape[0] == 5
+    with pytest.warns(UserWarning, match="5 centers were asked for, but there are only 3 clients"):
+        run = pc.run(pc.fesem(k=5, lr=0.1), federation, rounds=2)
+    assert run.state.centers["model"].shape[0] == 3
     assert run.state.centers["model"].isfinite().all()
+
+
+def test_fewer_than_one_center_is_refused() -> None:
+    with pytest.raises(pc.Mistake, match="k must be at least 1, got 0"):
+        pc.fesem(k=0)
+
+
+def test_models_that_are_all_the_same_are_not_clustered_in_silence(rotated: Federation) -> None:
+    with pytest.raises(pc.Mistake, match="warm_up must be at least 1 or None, got 0: models that have not"):
+        pc.fesem(warm_up=0)
+    with pytest.warns(UserWarning, match="all clients sent the same model, so clustering them means nothing"):
+        run = pc.run(pc.fesem(k=3, lr=0.0), rotated, rounds=1, fine_tune=0)
+    assert run.state.memory["assignment"].tolist() == [0] * 40
+
+
+# -- the settings -------------------------------------------------------------------------------------------
+
+
+def rounds_of(method: pc.Method, federation: Federation, rounds: int, **how: Any) -> tuple[pc.Run, list[pc.State]]:
+    run = prepare(method, federation, dtype="float64", **how)
+    states = [run.state]
+    for _ in range(rounds):
+        states.append(pc.run_round(run.method, states[-1], run.clients)[0])
+    return run, states
+
+
+def test_as_many_centers_as_clients_is_training_alone() -> None:
+    """F2: with r_i = i and nobody moving, a center is its client."""
+    federation = pc.load("digits", clients=5)
+    frozen = pc.Exchange(learn=(pc.Train(lr=0.1),), topology=pc.Clusters(5, frozen=True))
+    _, many = rounds_of(pc.Method.of("frozen", frozen), federation, 3)
+    _, alone = rounds_of(pc.nofed(lr=0.1), federation, 3)
+    torch.testing.assert_close(many[-1].centers["model"], alone[-1].centers["model"], rtol=1e-10, atol=1e-10)
+
+
+@LAW
+@given(st.integers(1, 4), st.lists(st.integers(1, 9), min_size=4, max_size=8), st.booleans(), st.integers(0, 10**6))
+def test_down_after_up_is_a_projection(k: int, sizes: list[int], weighted: bool, seed: int) -> None:
+    """F3: P^2 = P, P 1 = 1; without weights also P = P^T."""
+    n = len(sizes)
+    who = replace(everyone(n), sizes=torch.tensor(sizes))
+    topology = Clusters(k, weighted)
+    place = torch.randint(k, (n,), generator=torch.Generator().manual_seed(seed))
+    place[:k] = torch.arange(k)  # nobody is empty
+    memory = {"assignment": place}
+    p = (topology.down(memory, who, "model") @ topology.up(memory, who, "model")).to_dense()
+    torch.testing.assert_close(p @ p, p)
+    torch.testing.assert_close(p.sum(1), torch.ones(n).double())
+    assert weighted or torch.allclose(p, p.T)
+
+
+def test_the_mean_of_a_cluster_is_that_of_clustered_fl_and_of_ifca() -> None:
+    """F8: one assignment, one aggregation."""
+    place, parent = torch.tensor([1, 2, 2, 1, 2]), torch.tensor([-1, 0, 0])
+    who = replace(everyone(5), sizes=torch.tensor([3, 1, 4, 1, 5]))
+    for weighted in (False, True):
+        mine = Clusters(3, weighted).up({"assignment": place}, who, "model").to_dense()
+        tree = Splitting(weighted=weighted).up({"assignment": place, "parent": parent}, who, "model").to_dense()
+        choice = Choice(3, weighted).up({"assignment": place}, who, "model").to_dense()
+        assert torch.equal(mine, tree) and torch.equal(mine, choice)
+
+
+@pytest.mark.parametrize(("features", "layers"), [("last_layer", "head"), ("dense1.*", "dense1"), ("*.bias", "bias")])
+def test_distances_see_nothing_but_the_features(rotated: Federation, features: str, layers: str) -> None:
+    run, (_, state) = rounds_of(pc.fesem(k=4, features=features, lr=0.1), rotated, 1)
+    layout = run.clients.task.layouts["model"]
+    inside = torch.cat([torch.full((n,), layers in name) for name, n in zip(layout.names, layout.sizes, strict=True)])
+    assert 0 < int(inside.sum()) < len(inside)
+    topology = run.method.at(1)[-1].topology
+    centers = state.centers["model"]
+    sent = centers[[3, 1, 2, 0]].clone()
+    sent[:, ~inside] = 1e3 * torch.rand(int((~inside).sum()), dtype=torch.float64)  # must not matter
+    found = topology.place(state.memory, run.clients.everyone(1)[:4], {"model": centers}, {"model": sent})
+    assert found["assignment"].tolist() == [3, 1, 2, 0]
+
+
+def test_features_of_nothing_are_refused_with_the_names_there_are(rotated: Federation) -> None:
+    with pytest.raises(pc.Mistake, match=r"no parameter matches features='conv\*'; the model has dense1.weight"):
+        prepare(pc.fesem(features="conv*"), rotated)
+    with pytest.raises(pc.Mistake, match="needs a model"):
+        Clusters(2, features="last_layer").place({}, everyone(2), {"model": rows_of(0, 2)}, {"model": rows_of(1, 2)})
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_absent_count_by_the_row_they_sent_last(rotated: Federation, weighted: bool) -> None:
+    method = pc.fesem(k=3, absent="last", weighted=weighted, select=pc.Uniform(n=7), lr=0.1)
+    run, states = rounds_of(method, rotated, 3)
+    last = torch.zeros_like(states[-1].memory["last"])
+    for state in states[:-1]:  # replay what was sent
+        exchange = run.method.at(state.round)[-1]
+        cohort = exchange.select(state.memory, run.clients.everyone(state.round, len(run.method.at(state.round)) - 1))
+        for answer in run.clients.answers(exchange, state, cohort):
+            last[answer.block.index] = answer.sent["model"]
+    place = states[-1].memory["assignment"]
+    sizes = rotated.train.sizes.double() if weighted else torch.ones(40).double()
+    for k in set(place.tolist()):
+        mine = place == k
+        mean = (sizes[mine] @ last[mine]) / sizes[mine].sum()
+        torch.testing.assert_close(states[-1].centers["model"][k], mean, rtol=1e-10, atol=1e-10)
+    assert sorted(set(states[-1].memory["last_round"].tolist())) == [0, 1, 2]
+
+
+def test_with_everybody_there_nobody_is_absent(rotated: Federation) -> None:
+    _, out = rounds_of(pc.fesem(k=3, lr=0.1), rotated, 3)
+    _, last = rounds_of(pc.fesem(k=3, absent="last", lr=0.1), rotated, 3)
+    torch.testing.assert_close(last[-1].centers["model"], out[-1].centers["model"], rtol=1e-10, atol=1e-10)
+
+
+def test_an_empty_center_begins_again_at_the_farthest_row() -> None:
+    topology = Clusters(3, reseed=True)
+    centers = torch.tensor([[0.0], [10.0], [99.0]])
+    sent = torch.tensor([[0.0], [1.0], [14.0], [10.0]])
+    note = topology.place(topology.remembers(4), everyone(4), {"model": centers}, {"model": sent})
+    assert note["assignment"].tolist() == [0, 0, 2, 1]
+    assert note["reseeded"].tolist() == [0, 0, 1, 0]
+    alone = topology.place(topology.remembers(2), everyone(2), {"model": centers}, {"model": sent[[1, 2]]})
+    assert alone["assignment"].tolist() == [0, 1]  # neither center can spare its only client
+
+
+def test_a_center_whose_clients_are_away_is_not_empty() -> None:
+    topology = Clusters(2, reseed=True)
+    memory = topology.remembers(4) | {"placed": torch.ones(4, dtype=torch.bool)}
+    note = topology.place(
+        memory, everyone(4)[torch.tensor([0, 2])], {"model": rows_of(0, 2)}, {"model": rows_of(0, 2)[[0, 0]] + 0.1}
+    )
+    assert note["assignment"].tolist() == [0, 0]  # clients 1 and 3 are at center 1
+
+
+@pytest.mark.parametrize("newcomers", ["loss", "steps"])
+def test_who_never_trained_is_scored_under_a_center_of_its_own(rotated: Federation, newcomers: Any) -> None:
+    method = pc.fesem(k=4, lr=0.1, epochs=2, newcomers=newcomers)
+    run = pc.run(method, rotated, rounds=6, held_out=0.25, fine_tune=0)
+    new = run.clients.new
+    assert not bool(run.state.memory["placed"][new].any())
+    place = greeted(run.method, run.state, run.clients).memory["assignment"]
+    assert agreement(place.numpy(), rotated.group.numpy()) == 1.0  # type: ignore[union-attr]
+    average = pc.run(pc.fedavg(lr=0.1, epochs=2), rotated, rounds=6, held_out=0.25, fine_tune=0)
+    mine, other = (r.summary()["held_out"]["in_use"]["micro_accuracy"] for r in (run, average))
+    assert mine > other + 0.05
+    client = int(new.nonzero()[0])
+    row = torch.cat([p.flatten() for p in run.model_of(client=client).parameters()])
+    assert torch.equal(row.detach(), run.state.centers["model"][place[client]])
+
+
+@pytest.mark.parametrize("executor", ["looped", "stacked"])
+def test_steps_are_those_of_training_from_every_center(blobs: Any, executor: str) -> None:
+    run, (_, state) = rounds_of(pc.fesem(k=2, lr=0.1, newcomers="steps"), blobs(), 1, executor=executor)
+    exchange, everybody = run.method.at(1)[0], run.clients.everyone(1)
+    rows = receive(exchange, state, everybody)
+    ways = []
+    for name in ("candidate0", "candidate1"):
+        learned = run.clients.run(pc.Train(lr=0.1), {"model": rows[name], "start": rows[name]}, everybody)["model"]
+        ways.append((learned - rows[name]).square().sum(1))
+    found = run.clients.run(exchange.learn[0], rows, everybody)["choice"][:, 0]
+    assert torch.equal(found.long(), torch.stack(ways, 1).argmin(1))
+    assert 0 < int(found.sum()) < 5
+
+
+def test_late_clients_are_placed_before_they_train(rotated: Federation) -> None:
+    method = pc.fesem(k=4, first=pc.Uniform(n=20), lr=0.1, epochs=2)
+    _, states = rounds_of(method, rotated, 2)
+    assert int(states[1].memory["placed"].sum()) == 20
+    assert bool(states[2].memory["placed"].all())
+    assert agreement(states[2].memory["assignment"].numpy(), rotated.group.numpy()) > 0.9  # type: ignore[union-attr]
+
+
+def test_every_evaluation_tells_of_the_clusters(rotated: Federation) -> None:
+    run = pc.run(
+        pc.fesem(k=4, lr=0.1, epochs=2, select=pc.Uniform(n=20), absent="last"), rotated, rounds=3, fine_tune=0
+    )
+    rows = run.history
+    assert [row["reassigned"] for row in rows[1:2]] == [0.0]  # nobody had a place before
+    for row, sizes in ((rows[-1], torch.bincount(run.state.memory["assignment"])),):
+        assert row["clusters"] == int((sizes > 0).sum()) and row["largest_cluster"] == int(sizes.max())
+        assert row["intra_cluster"] == pytest.approx(float(run.state.memory["distance"].mean()))
+        assert row["staleness"] == float((2 - run.state.memory["last_round"]).double().mean()) > 0
+    assert run.metrics["ari"] <= run.metrics["nmi"] == 1.0 or run.metrics["nmi"] < 1.0
+    assert "clusters" not in pc.run(pc.fedavg(), rotated, rounds=1, fine_tune=0).metrics
+
+
+def test_reassigned_counts_who_moved(rotated: Federation) -> None:
+    run = pc.run(pc.ifca(k=4, lr=0.1), rotated, rounds=3, fine_tune=0)
+    _, states = rounds_of(run.method, rotated, 3)
+    moved = [int((a.memory["assignment"] != b.memory["assignment"]).sum()) for a, b in itertools.pairwise(states)]
+    assert [row["reassigned"] for row in run.history[1:]] == moved
+    assert moved[0] > 0
 
 
 # -- the clustering ------------------------------------------------------------------------------------------
@@ -140,6 +333,39 @@ def test_well_separated_groups_are_found_whatever_their_order() -> None:
     for order in (torch.arange(10), torch.randperm(10, generator=torch.Generator().manual_seed(0))):
         found = Seeding(3).place({}, everyone(10), {}, {"model": rows[order].float()})["assignment"]
         assert agreement(found.numpy(), group[order].numpy()) == 1.0
+
+
+def test_memory_of_the_steps_does_not_grow_with_clients_times_centers_times_parameters() -> None:
+    """The largest tensor made by an E- or M-step over a block is a block of the width in float64, or the centers'."""
+    width, k = 1 << 17, 16
+    centers = rows_of(0, k, width).float()
+    largest = {}
+    for n in (8, 64):
+        rows = centers[torch.arange(n) % k]
+        with Largest() as seen:
+            squared_distances(rows, centers)
+        largest[n] = seen.numbers
+        with Largest() as seen:
+            inner_products(rows)
+        assert seen.numbers <= n * (1 << 13)
+    assert largest[8] <= k * (1 << 13)
+    assert largest[64] <= 64 * (1 << 13) < 64 * width
+    total = Mean().start(Clusters(k).up({"assignment": torch.zeros(0).long()}, everyone(64)[:0], "model"), centers)
+    with Largest() as seen:
+        Mean().add(total, Clusters(k).up({"assignment": torch.arange(64) % k}, everyone(64), "model"), rows)
+    assert seen.numbers <= k * width < 64 * width
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes, in numbers; views are not made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = op(*args, **(kwargs or {}))
+        mine = [out] if isinstance(out, Tensor) else []
+        self.numbers = max([self.numbers, *(t.numel() for t in mine if t._base is None and not op.is_view)])
+        return out
 
 
 def test_inner_products_of_wide_rows_are_summed_in_pieces() -> None:

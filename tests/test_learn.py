@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from polycentric import Federation, KeepPrivate, Looped, Mistake, Prox, Simulation, Stacked, Task, Train, fedavg
 from polycentric.cohort import Cohort
 from polycentric.data import Split
-from polycentric.learn import Plan, Schedule
+from polycentric.learn import Compiled, Plan, Schedule
 from polycentric.learn.batches import plan_of
 from polycentric.loop import prepare
 from polycentric.models import CharLSTM, lg_lenet, mlp
+from polycentric.round import run_round
 from polycentric.stack import Layout, Stacks
 
 Make = Callable[..., Federation]
@@ -367,3 +369,39 @@ def test_clients_have_dropout_of_their_own(executor: Any, blobs: Make, made: Mak
     ]
     assert not torch.allclose(learned[0], learned[1])
     assert not torch.allclose(learned[1], learned[2])
+
+
+# -- compiled ------------------------------------------------------------------------------------------------
+
+
+def test_compiled_steps_are_the_looped_ones_whoever_is_still_at_work(blobs: Make) -> None:
+    federation, method = blobs(sizes=(9, 3, 30, 1, 14)), fedavg(lr=0.05, epochs=2, batch=5)
+    models = []
+    for executor in ("compiled", "looped"):
+        prepared = prepare(method, federation, model="logistic", executor=executor, dtype="float64")
+        state, _ = run_round(method, prepared.state, prepared.clients)
+        models.append(state.centers["model"])
+        if executor == "compiled":
+            assert isinstance(prepared.clients.run, Compiled)
+            assert prepared.clients.run.works and prepared.clients.run.compile_seconds > 0
+    torch.testing.assert_close(*models, rtol=1e-12, atol=1e-12)
+
+
+def test_without_a_compiler_steps_run_stacked_and_that_is_said_once(
+    blobs: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler")
+
+    federation, method = blobs(), fedavg(lr=0.05, batch=5)
+    monkeypatch.setattr(torch, "compile", refuse)
+    models = []
+    for executor in ("compiled", "stacked"):
+        prepared = prepare(method, federation, model="logistic", executor=executor, dtype="float64")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                state, _trips = run_round(method, prepared.state, prepared.clients)
+        assert len([w for w in said if "not compiled" in str(w.message)]) == (executor == "compiled")
+        models.append(state.centers["model"])
+    assert torch.equal(*models)

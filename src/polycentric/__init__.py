@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .aggregate import Krum, Mean, Median, TrimmedMean
+    from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+    from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .clients import Simulation
     from .clock import Delays, Normalised, Physical
     from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
+    from .methods.cfl import cfl
     from .methods.dpa_sgd import dpa_sgd
     from .methods.dpsgd import dpsgd
     from .methods.fedavg import fedavg
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from .methods.fedsgd import fedsgd
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
+    from .methods.ifca import ifca
     from .methods.maml import maml
     from .methods.matcha import matcha
     from .methods.meta import meta
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from .methods.mtl import mtl
     from .methods.nofed import nofed
     from .methods.reptile import reptile
+    from .methods.tkm import tkm
     from .mixing import Mixing
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
@@ -44,7 +48,8 @@ if TYPE_CHECKING:
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
-    "aggregate": "Krum Mean Median TrimmedMean",
+    "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
+    "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
     "clients": "Simulation",
     "clock": "Delays Normalised Physical",
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
@@ -53,8 +58,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml matcha "
-    "meta mocha mtl nofed reptile",
+    "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml "
+    "matcha meta mocha mtl nofed reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -100,12 +105,15 @@ __all__ = [
     "Exponential",
     "Federation",
     "Geometric",
+    "GeometricMedian",
     "Gossip",
     "Graph",
     "Hub",
     "Iid",
     "KeepPrivate",
     "Krum",
+    "LabelFlip",
+    "LargeNorm",
     "Line",
     "Looped",
     "Matchings",
@@ -117,6 +125,7 @@ __all__ = [
     "Momentum",
     "Natural",
     "Normalised",
+    "NotANumber",
     "Physical",
     "Poisson",
     "Prox",
@@ -124,7 +133,9 @@ __all__ = [
     "Ring",
     "Rotations",
     "Run",
+    "SameValue",
     "Shards",
+    "SignFlip",
     "Simulation",
     "SmallWorld",
     "Stacked",
@@ -137,6 +148,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "cfl",
     "dpa_sgd",
     "dpsgd",
     "fedavg",
@@ -148,6 +160,7 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "load",
     "maml",
     "matcha",
@@ -159,4 +172,5 @@ __all__ = [
     "reptile",
     "run",
     "run_round",
+    "tkm",
 ]

@@ -7,8 +7,10 @@ a row; a method is a list of *phases*, each so many rounds of the same exchanges
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from torch import Tensor
 
 from .aggregate import Aggregate, Mean
 from .errors import Mistake, require
@@ -16,7 +18,7 @@ from .learn import Learner
 from .optimizer import Average, Center
 from .privacy import NoPrivacy, Privacy
 from .select import Everyone, Select
-from .stack import WHOLE, Cut, Stacks
+from .stack import WHOLE, Cut, Layout, Stacks
 from .topology import Star, Topology
 
 
@@ -110,21 +112,39 @@ class Method:
         """Every exchange of every phase."""
         return tuple(exchange for _, exchanges in self.phases for exchange in exchanges)
 
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Method:
+        """The same method, its topologies knowing the layout of `model`, a row of it (1, width), and the clients."""
+
+        def of(exchange: Exchange) -> Exchange:
+            topology = exchange.topology.fitted(layout, like, n_clients)
+            return exchange if topology is exchange.topology else replace(exchange, topology=topology)
+
+        return replace(self, phases=tuple((rounds, tuple(map(of, exchanges))) for rounds, exchanges in self.phases))
+
+    def starts(self, n_clients: int) -> int:
+        """How many models must be drawn to begin with: one, or one for each center."""
+        topology = self.at(0)[0].topology
+        return topology.n_centers(n_clients) if topology.apart else 1
+
     def begin(self, start: Stacks, n_clients: int, largest: int = 1, n_outputs: int = 1) -> State:
         """The state before round 0.
 
         Arguments:
-            start: initial parameters, {name: (1, width)}. Names that some exchange receives or sends become
-                centers; the others are kept, one row for each client.
+            start: initial parameters, {name: (1, width)}, or a row for each center. Names that some exchange receives
+                or sends become centers; the others are kept, one row for each client.
             n_clients: all clients, with or without data.
             largest: examples of the client that has most; what is kept for each example is as wide.
             n_outputs: of the model.
         """
-        first, topology = start["model"], self.at(0)[0].topology
+        first, topology = start["model"][:1], self.at(0)[0].topology
         topology.n_centers(n_clients)  # checked, also where no name asks for it
         travels = {name for e in self.exchanges for name in e.receives + e.sends}
-        centers = {n: row.repeat(topology.n_rows(n_clients, n), 1) for n, row in start.items() if n in travels}
-        kept = {name: row.repeat(n_clients, 1) for name, row in start.items() if name not in travels}
+        centers = {
+            name: rows.repeat(topology.n_rows(n_clients, name) // len(rows), 1)
+            for name, rows in start.items()
+            if name in travels
+        }
+        kept = {name: rows[:1].repeat(n_clients, 1) for name, rows in start.items() if name not in travels}
         memory: Stacks = {}
         for exchange in self.exchanges:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise

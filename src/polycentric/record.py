@@ -3,6 +3,7 @@
     config.json        what was asked for, resolved          environment.json  versions, device, data fingerprint
     metrics.jsonl      one line for every evaluation         summary.json      the numbers at the end
     clients.csv        every client's score at the end       log.txt           what happened, with the time
+    places.csv         a round, and every client's center then, where clients have one
     checkpoints/       round-000020.safetensors and .json    best.safetensors  the best model on the validation split
 
 A file appears whole or not at all: it is written under another name, synced to the disk and renamed. A
@@ -16,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -141,6 +143,30 @@ class Folder:
         """One line of metrics.jsonl."""
         with _spoken(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+    def append_places(self, round: int, places: list[int]) -> None:
+        """One line of places.csv: the round, and every client's center."""
+        with _spoken(self.path), (self.path / "places.csv").open("a", encoding="utf-8") as file:
+            file.write(",".join(map(str, [round, *places])) + "\n")
+
+    def read_places(self) -> dict[int, list[int]]:
+        """Every client's center, by the round; a line cut short by an interruption is left out."""
+        path = self.path / "places.csv"
+        found: dict[int, list[int]] = {}
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n") and re.fullmatch(r"\d+(,\d+)*\n", line):
+                    round, *places = map(int, line.split(","))
+                    found[round] = places
+        return found
+
+    def rewind_places(self, round: int) -> dict[int, list[int]]:
+        """Make places.csv what it was after a round."""
+        kept = {r: places for r, places in self.read_places().items() if r <= round}
+        if kept or (self.path / "places.csv").is_file():
+            lines = (",".join(map(str, [r, *places])) + "\n" for r, places in kept.items())
+            self.write_text("places.csv", "".join(lines))
+        return kept
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 

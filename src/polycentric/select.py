@@ -57,6 +57,15 @@ class Everyone(Select):
 
 
 @dataclass(frozen=True)
+class Newcomers(Select):
+    """All clients that have data and have never been placed at a center."""
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Those whose place is not known."""
+        return everyone[~memory["placed"].cpu()[everyone.index]]
+
+
+@dataclass(frozen=True)
 class Uniform(Select):
     """`n` clients, or a `share` of them, without replacement, all equally likely."""
 

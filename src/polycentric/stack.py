@@ -12,6 +12,7 @@ name; every stack has one row for each center, or one for each client.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -65,6 +66,27 @@ class Layout:
         if not self.names:
             return torch.zeros(0)
         return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+
+    def spans(self, features: str) -> tuple[tuple[int, int], ...]:
+        """Where some of the tensors lie in a row, as (first, last) columns.
+
+        `features` is "all", "last_layer" (the tensors of the module that comes last), or patterns of names with commas
+        between them.
+
+        >>> Layout.of(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).spans("last_layer")
+        ((9, 12), (12, 13))
+        """
+        last = self.names[-1].rpartition(".")[0] if self.names else ""
+        patterns = {"all": ["*"], "last_layer": [f"{last}.*" if last else "*"]}.get(features, features.split(","))
+        ends = list(itertools.accumulate(self.sizes))
+        found = tuple(
+            (end - size, end)
+            for name, size, end in zip(self.names, self.sizes, ends, strict=True)
+            if any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns)
+        )
+        if not found:
+            raise Mistake(f"no parameter matches features='{features}'; the model has {', '.join(self.names)}")
+        return found
 
     def only(self, names: Iterable[str]) -> Layout:
         """The layout of some of the tensors."""

@@ -34,7 +34,8 @@ Data = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4."
+        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4; "
+        "then +rotations=2 or +sample=10000."
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]
@@ -60,6 +61,12 @@ Clock = Annotated[
     typer.Option(
         help="How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); "
         "with deadline=5 in the brackets who is late is left out. [default: physical]"
+    ),
+]
+AttackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2)."
     ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
@@ -101,8 +108,15 @@ def run(
     held_out: Annotated[
         float | None, typer.Option(help="Share of the clients that never train and are scored apart.")
     ] = None,
+    attack: AttackOption = None,
     dissimilarity: Annotated[
         bool | None, typer.Option("--dissimilarity", help="Also measure how unlike the clients' gradients are.")
+    ] = None,
+    optimistic: Annotated[
+        bool | None,
+        typer.Option(
+            "--optimistic", help="Also score centers chosen by the test labels: a bias to show, not a result."
+        ),
     ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Rounds between evaluations. [default: about 50 in a run]")
@@ -111,7 +125,7 @@ def run(
         int | None, typer.Option(help="Rounds between checkpoints. [default: every 30 seconds]")
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="How clients are run: looped, stacked or auto. [default: auto]")
+        str | None, typer.Option(help="How clients are run: looped, stacked, compiled or auto. [default: auto]")
     ] = None,
     block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
     device: Device = None,
@@ -145,8 +159,8 @@ def run(
         method,
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, executor=executor,
-        block=block, device=device, dtype=dtype, clock=clock, set=settings,
+        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
+        executor=executor, block=block, device=device, dtype=dtype, clock=clock, attack=attack, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -232,6 +246,43 @@ def personalize(
 
 
 @app.command()
+def clusters(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run with several centers.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures. [default: clusters/ in the run's]")] = None,
+    clients: Annotated[int | None, typer.Option(min=4, help="Show at most so many, drawn by the run's seed.")] = None,
+    examples: Annotated[
+        bool, typer.Option(help="Also show examples of each cluster; leave them out where data are personal.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """See the clusters of a run: over the rounds, on a map, as a tree, and by examples.
+
+    Example: polycentric clusters runs/fesem-digits
+    """
+    from ..cells import ended
+    from ..errors import require
+    from ..record import Folder
+    from ..report.clusters import draw, places_of, told
+    from .screen import out as screen
+    from .screen import say, tell
+
+    opened = Folder.open(folder)
+    require((folder / "summary.json").is_file(), f"{folder} is not a finished run: `polycentric resume {folder}` first")
+    looked_at = ended(opened)
+    places_of(looked_at)
+    paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
+    found = told(looked_at)
+    if as_json:
+        tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
+        return
+    for path in paths:
+        screen.print(str(path), soft_wrap=True)
+    sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
+    known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
+    say(f"clients of each cluster: {sizes}{known}")
+
+
+@app.command()
 def compare(
     methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
@@ -241,6 +292,7 @@ def compare(
     model: Model = None,
     rounds: Rounds = None,
     settings: Sets = None,
+    attack: AttackOption = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; finished ones in it are not run again.")] = Path(
         "runs/compare"
     ),
@@ -261,7 +313,14 @@ def compare(
     from .screen import tell
 
     common = dict(
-        data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device, clock=clock
+        data=data,
+        partition=partition,
+        clients=clients,
+        model=model,
+        rounds=rounds,
+        device=device,
+        clock=clock,
+        attack=attack,
     )
     methods = list(dict.fromkeys(methods))
     cells = [
@@ -476,6 +535,7 @@ def _settings(method: str, **options: Any) -> Any:
     settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
     settings.build_method()  # every mistake in the settings is found before anything is read or written
     settings.build_clock()
+    settings.build_attack()
     return settings
 
 
@@ -508,7 +568,8 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     prepared = lonely.prepare(ran.federation)
     with progress("nofed", asked.rounds, quiet=quiet) as watch:
         prepared.go(watch)
-    return share_below(ran.scores["in_use"], prepared.scores["in_use"])
+    judged = ran.clients.judged.numpy()
+    return share_below(ran.scores["in_use"].only(judged), prepared.scores["in_use"].only(judged))
 
 
 def _tracked(watch: Any, path: Path) -> Any:
@@ -556,5 +617,7 @@ def _closing(summary: dict[str, Any]) -> None:
         say(f"note: {summary['late']} answers missed the deadline and were left out")
     if summary["dropped"]:
         say(f"note: {summary['dropped']} answers were not finite and were left out")
+    if summary.get("attackers"):
+        say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -104,7 +105,9 @@ class Delays(Clock):
         return self.link * self._vary(load, "clock link", torch.minimum(one, other), torch.maximum(one, other))
 
     def _vary(self, load: Load, purpose: str, *key: Tensor) -> Tensor:
-        logs = self.spread * normal(load.cohort.seed, purpose, *key)
+        logs = torch.zeros(key[0].shape, dtype=torch.float64)
+        if self.spread:
+            logs = logs + self.spread * normal(load.cohort.seed, purpose, *key)
         if self.jitter:
             logs = logs + self.jitter * normal(*load.cohort.key, f"{purpose} jitter", *key)
         return logs.exp()
@@ -176,8 +179,7 @@ class Physical(Clock):
     def at_client(self, load: Load) -> Tensor:
         """c examples / f."""
         cycles = 6.0 * load.parameters if self.cycles is None else self.cycles
-        clients = load.cohort.index
-        speed = self._of("frequency", self.frequency_spread, load, clients, torch.zeros_like(clients))
+        speed = self._of("frequency", self.frequency_spread, load, load.cohort.index, None)
         return cycles * load.examples / speed
 
     def on_link(self, load: Load, way: Way, pairs: Pairs) -> Tensor:
@@ -187,14 +189,13 @@ class Physical(Clock):
         if beyond and self.cloud_distance is not None:
             metres = torch.full((len(client),), self.cloud_distance, dtype=torch.float64)
             return 8 * pairs.size / self.rate(way, metres, self._fade(load, way, client, pairs.center))
-        radio = self._radio(load, way, client, pairs.center if topology.near else torch.zeros_like(client), pairs.size)
+        radio = self._radio(load, way, client, pairs.center if topology.near else None, pairs.size)
         return radio if topology.near else radio + self._by_wire(pairs.size)
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """Up, over, and down."""
-        station = torch.zeros_like(hops.sender)  # everybody's own
-        up = self._radio(load, "up", hops.sender, station, hops.size)
-        return up + self._by_wire(hops.size) + self._radio(load, "down", hops.receiver, station, hops.size)
+        up = self._radio(load, "up", hops.sender, None, hops.size)
+        return up + self._by_wire(hops.size) + self._radio(load, "down", hops.receiver, None, hops.size)
 
     def at_cloud(self, load: Load) -> float:
         """Every edge's row up and down the wire."""
@@ -208,26 +209,36 @@ class Physical(Clock):
         heard = self.gain / metres.double() ** self.exponent * power * fade
         return band * torch.log1p(heard / (band * self.noise)) / math.log(2)
 
-    def _radio(self, load: Load, way: Way, client: Tensor, edge: Tensor, size: Tensor) -> Tensor:
+    def _radio(self, load: Load, way: Way, client: Tensor, edge: Tensor | None, size: Tensor) -> Tensor:
         metres = self._of("distance", self.distance_spread, load, client, edge)
         return 8 * size / self.rate(way, metres, self._fade(load, way, client, edge))
 
-    def _fade(self, load: Load, way: Way, client: Tensor, edge: Tensor) -> Tensor | float:
+    def _fade(self, load: Load, way: Way, client: Tensor, edge: Tensor | None) -> Tensor | float:
         if not self.fading:
             return 1.0
-        return -uniform(*load.cohort.key, "fading", way, client, edge).log()
+        return -uniform(*load.cohort.key, "fading", way, client, -1 if edge is None else edge).log()
 
     def _by_wire(self, size: Tensor) -> Tensor:
         return self.latency + 8 * size / self.wire
 
-    def _of(self, name: str, spread: float, load: Load, client: Tensor, edge: Tensor) -> Tensor:
-        """A quantity of every client: looked up, or drawn about the number that is given for all."""
+    def _of(self, name: str, spread: float, load: Load, client: Tensor, edge: Tensor | None) -> Tensor:
+        """A quantity of every client: looked up, or drawn about the number that is given for all.
+
+        `edge`: which edge it is about; None: the client's own, or its own station.
+        """
         table = torch.as_tensor(getattr(self, name), dtype=torch.float64)
-        if not table.dim():
-            return table * (spread * normal(load.cohort.seed, f"clock {name}", client, edge)).exp()
         n = load.cohort.n_clients
+        if not table.dim():
+            key = load.cohort.seed, f"clock {name}"
+            return table * (spread * (_own(*key, n)[client] if edge is None else normal(*key, client, edge))).exp()
         require(len(table) == n, f"Physical.{name} has {len(table)} numbers, but the federation has {n} clients")
-        return table[client] if table.dim() == 1 else table[client, edge]
+        return table[client] if table.dim() == 1 else table[client, 0 if edge is None else edge]
+
+
+@lru_cache(maxsize=16)
+def _own(seed: int, name: str, n_clients: int) -> Tensor:
+    """A draw for every client, the same in every round."""
+    return normal(seed, name, torch.arange(n_clients))
 
 
 def _not_negative(clock: Clock, name: str) -> None:

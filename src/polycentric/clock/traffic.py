@@ -131,9 +131,9 @@ class Load:
 
     @cached_property
     def cloud(self) -> int:
-        """Bytes that every edge sends to the cloud, and hears from it, after this exchange."""
-        met = self.exchange.topology.met_cloud(self.cohort.round) if len(self.cohort) else ()
-        return sum(self.row(name) for name in met)
+        """Bytes that every edge sends on to the cloud, and hears from it, after this exchange."""
+        met = len(self.cohort) > 0 and self.exchange.topology.met_cloud(self.cohort.round)
+        return sum(self.row(name) for name in self.exchange.sends) if met else 0
 
     @property
     def number(self) -> int:
@@ -183,6 +183,8 @@ class Load:
         return links._replace(weight=links.weight * stack.element_size())
 
     def _pairs(self, messages: list[Messages]) -> Pairs:
+        if len(messages) == 1:  # nothing to add up
+            return Pairs(*messages[0])
         centers = max((len(stack) for stack in self.state.centers.values()), default=1)
         centers = max([centers, *(int(m.center.max()) + 1 for m in messages if len(m.center))])
         key = torch.cat([torch.zeros(0, dtype=torch.int64), *(m.client * centers + m.center for m in messages)])

@@ -2,11 +2,24 @@
 
 from .federation import Federation, Pool, Split
 from .formats import cifar, folders, hugging_face, idx
-from .generated import synthetic, teacher
+from .generated import minority, mixture, synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
-from .partition import Classes, Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, Skewed, parse
+from .partition import (
+    Classes,
+    Dirichlet,
+    Iid,
+    Natural,
+    Partition,
+    Quantity,
+    Rotations,
+    Sampled,
+    Shards,
+    Skewed,
+    Turned,
+    parse,
+)
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 
@@ -20,9 +33,11 @@ __all__ = [
     "Pool",
     "Quantity",
     "Rotations",
+    "Sampled",
     "Shards",
     "Skewed",
     "Split",
+    "Turned",
     "available",
     "cifar",
     "deal",
@@ -38,6 +53,8 @@ __all__ = [
     "label_counts",
     "leaf",
     "load",
+    "minority",
+    "mixture",
     "npz",
     "parse",
     "read",

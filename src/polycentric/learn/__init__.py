@@ -6,11 +6,13 @@ A *learner* is a scan over a client's batches, written for one client:
     rows  = end(carry)
 
 An *executor* runs a learner at every client of a block. `Looped` takes one client after another in plain
-PyTorch: the readable reference. `Stacked` takes all at once with `torch.func.vmap`. Same batches, same
-mathematics; results agree to rounding.
+PyTorch: the readable reference. `Stacked` takes all at once with `torch.func.vmap`, and `Compiled` makes programs of
+its steps. Same batches, same mathematics; results agree to rounding.
 """
 
 from .batches import Plan, Schedule
+from .choose import Choose, TryEach, candidates
+from .compiled import Compiled
 from .executor import Client, Executor, Learner
 from .look import Fisher, Forget, Gradient, MeanLoss, Value
 from .looped import Looped
@@ -20,7 +22,9 @@ from .stacked import Stacked
 from .train import Train
 
 __all__ = [
+    "Choose",
     "Client",
+    "Compiled",
     "Executor",
     "Fisher",
     "Forget",
@@ -34,5 +38,7 @@ __all__ = [
     "Sdca",
     "Stacked",
     "Train",
+    "TryEach",
     "Value",
+    "candidates",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..method import Method
+from .cfl import cfl
 from .dpa_sgd import dpa_sgd
 from .dpsgd import dpsgd
 from .fedavg import fedavg
@@ -16,6 +17,7 @@ from .fedprox import fedprox
 from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
+from .ifca import ifca
 from .maml import maml
 from .matcha import matcha
 from .meta import meta
@@ -23,6 +25,7 @@ from .mocha import mocha
 from .mtl import mtl
 from .nofed import nofed
 from .reptile import reptile
+from .tkm import tkm
 
 METHODS: dict[str, Callable[..., Method]] = {
     "nofed": nofed,
@@ -38,6 +41,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "tkm": tkm,
+    "ifca": ifca,
+    "cfl": cfl,
     "dpsgd": dpsgd,
     "matcha": matcha,
     "dpa-sgd": dpa_sgd,
@@ -47,6 +53,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 __all__ = [
     "METHODS",
+    "cfl",
     "dpa_sgd",
     "dpsgd",
     "fedavg",
@@ -58,6 +65,7 @@ __all__ = [
     "fedsgd",
     "fesem",
     "fomaml",
+    "ifca",
     "maml",
     "matcha",
     "meta",
@@ -65,4 +73,5 @@ __all__ = [
     "mtl",
     "nofed",
     "reptile",
+    "tkm",
 ]

@@ -6,7 +6,7 @@
 
 The first round begins from one model: clients train, what they learned is clustered from 20 different seeds, and the
 clustering with the smallest intra-cluster distance makes the K centers. (Without training first, every distance
-would be zero.)
+would be zero.) A client that comes later, or is only scored, goes to the center that fits its training examples best.
 
 Symbols:     K = `k`, r_i = `assignment`, c_k = row k of the centers; `pull` = lambda of the paper's second version.
 Reduces to:  unweighted `fedavg` with k = 1 and warm_up = None; `fedavg` if also `weighted`. The unweighted M-step is an
@@ -21,12 +21,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..learn import Train
+from ..aggregate import Aggregate, Mean
+from ..errors import require
+from ..learn import Choose, Train, TryEach, candidates
 from ..method import Exchange, Method
 from ..objective import Prox, Term
 from ..optimizer import Average, Center
-from ..select import Everyone, Select
-from ..topology import Clusters, Seeding
+from ..select import Everyone, Newcomers, Select
+from ..topology import Clusters, Greeting, Seeding
+
+MEANINGLESS = "models that have not been trained are all the same, and clustering them means nothing"
 
 
 def fesem(
@@ -37,7 +41,13 @@ def fesem(
     restarts: int = 20,
     seeding: Literal["kmeans++", "random"] = "kmeans++",
     warm_up: int | None = 10,
+    features: str = "all",
+    absent: Literal["out", "last"] = "out",
+    reseed: bool = False,
+    newcomers: Literal["loss", "steps"] = "loss",
+    first: Select = Everyone(),
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     center: Center = Average(),
     terms: tuple[Term, ...] = (),
     **training: Any,
@@ -45,16 +55,26 @@ def fesem(
     """FeSEM with `k` centers; `training` are the arguments of `Train`.
 
     Arguments:
-        k: how many centers.
+        k: how many centers; more than there are clients are not made.
         pull: ties a client to its center while it trains (0: version 1 of the paper).
         weighted: centers count examples instead of clients.
-        restarts, seeding: of the clustering in the first round.
-        warm_up: epochs of that round, in which everybody takes part; too few, and the groups are not yet apart.
-            None: as in the other rounds.
-        select: who takes part in the rounds after it.
+        restarts, seeding, first: of the clustering in round 0, and who takes part in it.
+        warm_up: epochs of that round; too few, and the groups are not yet apart. None: as in the other rounds.
+        features: distances are between "all" parameters, those of the "last_layer", or of names: "head.*,conv2.*".
+        absent: clients away in a round count in their center by the row they sent "last", or stay "out".
+        reseed: a center without clients begins again at the row farthest from its own center.
+        newcomers: go to the center of the lowest "loss", or train from each and go where those "steps" move them least.
+        select: who takes part in the rounds after the first.
+        aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
+    require(warm_up is None or warm_up >= 1, f"warm_up must be at least 1 or None, got {warm_up}: {MEANINGLESS}")
+    require(absent == "out" or center == Average(), "absent='last' replaces what a center does: use center=Average()")
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
-    first = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
-    seed = Exchange(learn=(first,), topology=Seeding(k, restarts, seeding=seeding, weighted=weighted))
-    learn = Exchange(learn=(train,), topology=Clusters(k, weighted), select=select, optimizer=center)
-    return Method("fesem", ((1, (seed,)), (1, (learn,))))
+    long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
+    seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)
+    look = Choose(k) if newcomers == "loss" else TryEach(k, train)
+    greet = Greeting(k, absent=absent)
+    place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
+    match = Clusters(k, weighted, features=features, absent=absent, reseed=reseed)
+    learn = Exchange((train,), match, select, aggregate, center)
+    return Method("fesem", ((1, (Exchange((long,), seed, first, aggregate),)), (1, (place, learn))))

@@ -15,32 +15,41 @@ A client's model is always `down @ centers`; from one round to the next clients 
 """
 
 from .cells import Cells, TwoLevel
-from .clusters import Clusters, Seeding, inner_products, squared_distances
+from .choice import Choice
+from .clusters import Clusters, Greeting, Seeding, inner_products, squared_distances
 from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
 from .matchings import Matchings
 from .star import Alone, Star, Sums
 from .tasks import Duals, TaskGraph, TaskStar
+from .tree import Splitting, bipartition, similarities
+from .trimmed import TrimmedSeeding
 from .verbs import Topology
 
 __all__ = [
     "Alone",
     "Cells",
+    "Choice",
     "Clusters",
     "Duals",
     "Gossip",
     "Graph",
+    "Greeting",
     "Matchings",
     "Peers",
     "Seeding",
+    "Splitting",
     "Star",
     "Sums",
     "TaskGraph",
     "TaskStar",
     "Topology",
+    "TrimmedSeeding",
     "TwoLevel",
+    "bipartition",
     "inner_products",
     "metropolis",
     "present",
+    "similarities",
     "squared_distances",
     "weights_for",
 ]

@@ -128,6 +128,10 @@ class TwoLevel(Topology):
         """As the edges; the cloud's mean follows when they meet."""
         return self.edges.up(memory, cohort, name)
 
+    def met_cloud(self, round: int) -> bool:
+        """Whether the edges talk to the cloud at the end of this round."""
+        return self.every > 0 and (round + 1) % self.every == 0
+
     def cloud(self, memory: Stacks) -> Mixing:
         """Every edge hears all edges, by the data they heard."""
         return Mixing.dense(memory["heard"].cpu().expand(self.edges.n_edges, -1))
@@ -138,7 +142,3 @@ class TwoLevel(Topology):
         if not self.met_cloud(arrived.round) or not bool(memory["heard"].sum() > 0):
             return memory, centers
         return memory, centers | {name: self.cloud(memory) @ centers[name] for name in self.names}
-
-    def met_cloud(self, round: int) -> tuple[str, ...]:
-        """What the cloud averages after this round."""
-        return self.names if self.every and (round + 1) % self.every == 0 else ()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from ..cohort import Cohort
 from ..errors import require
 from ..mixing import Mixing
-from ..stack import Stacks
+from ..stack import Layout, Stacks
 from .verbs import Topology
 
 
@@ -96,6 +97,10 @@ class Sums(Topology):
         """As the inner one."""
         return self.of.remembers(n_clients)
 
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
+        """As the inner one."""
+        return replace(self, of=self.of.fitted(layout, like, n_clients))
+
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """As the inner one."""
         return self.of.down(memory, cohort, name)
@@ -116,7 +121,7 @@ class Sums(Topology):
         """As the inner one."""
         return self.of.meet(memory, arrived, centers)
 
-    def met_cloud(self, round: int) -> tuple[str, ...]:
+    def met_cloud(self, round: int) -> bool:
         """As the inner one."""
         return self.of.met_cloud(round)
 

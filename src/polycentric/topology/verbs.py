@@ -5,16 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
+from torch import Tensor
 
 from ..cohort import Cohort
 from ..mixing import Links, Mixing
-from ..stack import Stacks
+from ..stack import Layout, Stacks
 
 
 class Topology(ABC):
     """The four verbs. By default a client's place is fixed and centers do not meet."""
 
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
+    apart: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
@@ -47,6 +49,10 @@ class Topology(ABC):
         """What the topology must remember from round to round, as it is at the beginning."""
         return {}
 
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
+        """Itself, once the layout of a row, a row (1, width), and the number of clients are known."""
+        return self
+
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Rows of memory (cohort, ...): where these clients belong now."""
         return {}
@@ -55,9 +61,9 @@ class Topology(ABC):
         """What the centers do among themselves after they have stepped."""
         return memory, centers
 
-    def met_cloud(self, round: int) -> tuple[str, ...]:
-        """Names that a cloud above the centers averages after this round; none where it does not meet."""
-        return ()
+    def met_cloud(self, round: int) -> bool:
+        """Whether centers talk to a cloud above them at the end of this round."""
+        return False
 
     def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
         """How many times clients talk one after another in this exchange, such as the matchings that are active.

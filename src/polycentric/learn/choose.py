@@ -1,0 +1,111 @@
+"""A client that is shown several models and takes the one that fits its own training examples best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..cohort import Cohort
+from ..errors import require
+from ..stack import Stacks
+from ..task import Batch, Task
+from .batches import Plan
+from .executor import Client, Learner
+from .look import examples_in, once_over
+from .train import Train
+
+
+def candidates(k: int) -> tuple[str, ...]:
+    """The names under which K models come down."""
+    return tuple(f"candidate{j}" for j in range(k))
+
+
+@dataclass(frozen=True)
+class Choose(Learner):
+    """Makes the best of `candidate0` .. `candidate(K-1)` the client's `model`; its number is `choice`.
+
+        choice_i = argmin_k F_i(c_k),     F_i the mean loss over all training examples of client i
+
+    The lowest number wins ties, and a loss that is not finite never wins. A client without examples, or for which no
+    loss is finite, takes the first, and tells -1.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, f"Choose.k must be at least 1, got {self.k}")
+
+    def plan(self, cohort: Cohort) -> Plan:
+        """Every example once."""
+        return once_over(cohort)
+
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """Sums of zero."""
+        like = rows["candidate0"]
+        return {"sum": like.new_zeros(len(cohort), self.k), "seen": like.new_zeros(len(cohort))}
+
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """Add the losses of some examples, at every candidate."""
+        losses = [client.task.quiet_loss(row | {"model": row[name]}, batch).detach() for name in candidates(self.k)]
+        n = examples_in(batch)
+        return {"sum": carry["sum"] + n * torch.stack(losses), "seen": carry["seen"] + n}
+
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The candidate of the lowest mean loss."""
+        loss = carry["sum"] / carry["seen"][:, None]
+        some = loss.isfinite()
+        best = torch.where(some.any(1), torch.where(some, loss, math.inf).argmin(1), -1)
+        model = rows["candidate0"]
+        for j, name in enumerate(candidates(self.k)[1:], start=1):
+            model = torch.where((best == j)[:, None], rows[name], model)
+        return {"model": model, "choice": best[:, None].to(model.dtype)}
+
+
+@dataclass(frozen=True)
+class TryEach(Learner):
+    """Trains a little from every candidate, and tells from which it moved least: FeSEM's E-step for a newcomer.
+
+        choice_i = argmin_k |w_i(k) - c_k|^2,     w_i(k) what client i learns from c_k
+
+    Its own model would be nearest to wherever it began, so it begins everywhere. -1 where no distance is finite.
+    """
+
+    k: int
+    train: Train
+
+    def plan(self, cohort: Cohort) -> Plan:
+        """As training."""
+        return self.train.plan(cohort)
+
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """What training carries, once for each candidate."""
+        carry: Stacks = {}
+        for name in candidates(self.k):
+            mine = self.train.begin(self._here(rows, name), cohort, task)
+            carry |= {f"{name}/{part}": value for part, value in mine.items()}
+        return carry
+
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """A step from each."""
+        new: Stacks = {}
+        for name in candidates(self.k):
+            mine = {part.removeprefix(f"{name}/"): v for part, v in carry.items() if part.startswith(f"{name}/")}
+            mine = self.train.step(mine, self._here(row, name), batch, client)
+            new |= {f"{name}/{part}": value for part, value in mine.items()}
+        return new
+
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The candidate with the shortest way."""
+        way = torch.stack(
+            [(carry[f"{name}/model"] - rows[name]).square().sum(1, dtype=torch.float64) for name in candidates(self.k)],
+            dim=1,
+        )
+        some = way.isfinite().any(1)
+        best = torch.where(some, torch.where(way.isfinite(), way, math.inf).argmin(1), -1)
+        return {"choice": best[:, None].to(rows["candidate0"].dtype)}
+
+    @staticmethod
+    def _here(rows: Stacks, name: str) -> Stacks:
+        return rows | {"model": rows[name], "start": rows[name]}
