@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .method import Exchange, Method, State
     from .methods import METHODS
     from .methods.cfl import cfl
+    from .methods.dpa_sgd import dpa_sgd
     from .methods.dpsgd import dpsgd
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .methods.maml import maml
     from .methods.matcha import matcha
     from .methods.meta import meta
+    from .methods.mocha import mocha
+    from .methods.mtl import mtl
     from .methods.nofed import nofed
     from .methods.reptile import reptile
     from .methods.tkm import tkm
@@ -57,8 +60,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS cfl dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml matcha "
-    "meta nofed reptile tkm",
+    "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml "
+    "matcha meta mocha mtl nofed reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -149,6 +152,7 @@ __all__ = [
     "Uniform",
     "cfl",
     "choose_k",
+    "dpa_sgd",
     "dpsgd",
     "fedavg",
     "fedcurv",
@@ -165,6 +169,8 @@ __all__ = [
     "matcha",
     "meta",
     "metropolis",
+    "mocha",
+    "mtl",
     "nofed",
     "reptile",
     "run",

@@ -153,7 +153,7 @@ def _predictions(
     everyone = all_clients(clients, state)
     everyone = everyone[(split.sizes > 0)]
     down = exchange.topology.down(state.memory, everyone, "model")
-    personal = exchange.unpack or fine_tune is not None or state.kept.keys() & set(clients.task.names)
+    personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1
     if down.form == "gather" and not personal:
         # Clients of one center share a model: one pass over all their examples, no stack.
         centers = torch.full((clients.federation.n_clients,), -1)

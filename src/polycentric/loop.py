@@ -323,10 +323,11 @@ class Run:
         return {"share_worse": share_below(self._seen(self.scores["personalised"]), self._seen(self.scores["in_use"]))}
 
     def _clusters(self, trips: list[Trip] | None = None) -> dict[str, float]:
-        """How many clusters there are, how tight, how like known groups, and who moved in the last round."""
+        """What the topology shows; of clusters: how many, how tight, how like known groups, and who moved."""
         memory = self.state.memory
+        shown = self.method.at(self.state.round)[-1].topology.shows(memory, self.state.centers)
         if "assignment" not in memory:
-            return {}
+            return shown
         place, trains = memory["assignment"].cpu(), (self.federation.train.sizes > 0) & ~self.clients.new
         sizes = torch.bincount(place[trains])
         out = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) if len(sizes) else 0.0}
@@ -346,7 +347,7 @@ class Run:
             there = honest & placed if bool((honest & placed).any()) else honest
             both = place[there].numpy(), group[there].numpy()
             out |= {"ari": agreement(*both), "nmi": shared_information(*both)}
-        return out
+        return shown | out
 
     def _record_places(self) -> None:
         """Every client's center at an evaluation, where clients have one: a line of places.csv."""
@@ -443,7 +444,8 @@ def prepare(
     )
     start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
     method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
-    state = method.begin(start, federation.n_clients)
+    largest = int(federation.train.sizes.max()) if federation.n_clients else 0
+    state = method.begin(start, federation.n_clients, largest, federation.n_outputs)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, clock, folder=folder)
 

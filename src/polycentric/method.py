@@ -33,9 +33,9 @@ class State:
 
 
 class Held(NamedTuple):
-    """Something a center holds beside its model."""
+    """Something a center holds beside its model, or instead of the first parameters where the name is theirs."""
 
-    width: int
+    width: int | None  # None: as wide as the model
     value: float = 0.0  # everywhere, before the first round
 
 
@@ -126,25 +126,34 @@ class Method:
         topology = self.at(0)[0].topology
         return topology.n_centers(n_clients) if topology.apart else 1
 
-    def begin(self, start: Stacks, n_clients: int) -> State:
+    def begin(self, start: Stacks, n_clients: int, largest: int = 1, n_outputs: int = 1) -> State:
         """The state before round 0.
 
         Arguments:
             start: initial parameters, {name: (1, width)}, or a row for each center. Names that some exchange receives
                 or sends become centers; the others are kept, one row for each client.
             n_clients: all clients, with or without data.
+            largest: examples of the client that has most; what is kept for each example is as wide.
+            n_outputs: of the model.
         """
-        first = start["model"][:1]
-        n_centers = self.at(0)[0].topology.n_centers(n_clients)
+        first, topology = start["model"][:1], self.at(0)[0].topology
+        topology.n_centers(n_clients)  # checked, also where no name asks for it
         travels = {name for e in self.exchanges for name in e.receives + e.sends}
-        centers = {name: rows.repeat(n_centers // len(rows), 1) for name, rows in start.items() if name in travels}
+        centers = {
+            name: rows.repeat(topology.n_rows(n_clients, name) // len(rows), 1)
+            for name, rows in start.items()
+            if name in travels
+        }
         kept = {name: rows[:1].repeat(n_clients, 1) for name, rows in start.items() if name not in travels}
         memory: Stacks = {}
         for exchange in self.exchanges:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise
-                held = exchange.holds.get(name, Held(first.shape[1]))
-                centers.setdefault(name, first.new_full((n_centers, held.width), held.value))
+                held = exchange.holds.get(name, Held(None))
+                width = start.get(name, first).shape[1] if held.width is None else held.width
+                if name not in centers or (name in start and name in exchange.holds):
+                    centers[name] = first.new_full((topology.n_rows(n_clients, name), width), held.value)
             for learner in exchange.unpack + exchange.chain:
-                kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in learner.keeps(first).items()}
+                keeps = learner.keeps(first) | learner.keeps_each(first, largest, n_outputs)
+                kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in keeps.items()}
             memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)
         return State(centers, kept, memory)

@@ -86,6 +86,44 @@ class Dane(Term):
 
 
 @dataclass(frozen=True)
+class Ridge(Term):
+    """strength/2 |w|^2 of the parameters that go under one name."""
+
+    strength: float
+    name: str = "model"
+
+    def __post_init__(self) -> None:
+        require(self.strength >= 0, f"Ridge.strength must not be negative, got {self.strength}")
+
+    def penalty(self, row: Stacks) -> Tensor | float:
+        """Nothing where the strength is zero."""
+        return self.strength / 2 * row[self.name].square().sum() if self.strength else 0.0
+
+
+@dataclass(frozen=True)
+class MultiTask(Term):
+    """The client's part of strength/2 tr(W^T Q W), with all other tasks as they were at the last exchange.
+
+        gradient  =  strength ( Q_kk w_k + sum_{i != k} Q_ki w_i )
+
+    `task` is w_k where it is now; `stiffness` = Q_kk and `pull` = sum_{i != k} Q_ki w_i came down and stay while the
+    client trains. One step needs lr * strength * (largest eigenvalue of Q) < 2.
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        require(self.strength >= 0, f"MultiTask.strength must not be negative, got {self.strength}")
+
+    def penalty(self, row: Stacks) -> Tensor | float:
+        """Quadratic in the own task, linear in the others'."""
+        if not self.strength:
+            return 0.0
+        w = row["task"]
+        return self.strength * (row["stiffness"][0] / 2 * w.square().sum() + (row["pull"] * w).sum())
+
+
+@dataclass(frozen=True)
 class Curvature(Term):
     """lambda sum_j (w - w_j)^T diag(I_j) (w - w_j) over the *other* clients j, up to a constant (EWC, FedCurv).
 

@@ -256,16 +256,19 @@ class Stragglers(Select):
     of: Select
     share: float
     drop: bool = False
+    least: float = 0.0  # of the work, that even the slowest does (MOCHA: 0.1)
 
     def __post_init__(self) -> None:
         require(0 <= self.share <= 1, f"Stragglers.share must be in [0, 1], got {self.share}")
+        require(0 <= self.least <= 1, f"Stragglers.least must be in [0, 1], got {self.least}")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The inner cohort, slowed down."""
         cohort = self.of(memory, everyone)
         slow = torch.zeros(len(cohort), dtype=torch.bool)
         slow[uniform(*cohort.key, "slow", cohort.index).argsort()[: round(self.share * len(cohort))]] = True
-        effort = torch.where(slow, uniform(*cohort.key, "effort", cohort.index), cohort.effort)
+        done = self.least + (1 - self.least) * uniform(*cohort.key, "effort", cohort.index)
+        effort = torch.where(slow, done, cohort.effort)
         return cohort[~slow] if self.drop else replace(cohort, effort=effort)
 
     def remembers(self, n_clients: int) -> Stacks:

@@ -15,7 +15,7 @@ import fnmatch
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +122,26 @@ class Cut:
             left = [n for n in left if n not in taken]
             out[name] = whole.only(taken)
         return {"model": whole.only(left)} | out
+
+
+@dataclass(frozen=True)
+class LastLayer(Cut):
+    """The last layer under a name of its own (by default `task`), the rest under `model`.
+
+    The last layer is all that shares the last parameter's module: `head.weight` and `head.bias`. A model of one layer
+    is a last layer only, and nothing of it is shared.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    name: str = "task"
+
+    def layouts(self, whole: Layout) -> dict[str, Layout]:
+        """Two layouts; with patterns, as they say."""
+        if self.patterns:
+            return super().layouts(whole)
+        module = [name.rpartition(".")[0] for name in whole.names]
+        last = [name for name, home in zip(whole.names, module, strict=True) if home == module[-1]]
+        return {"model": whole.only(set(whole.names) - set(last)), self.name: whole.only(last)}
 
 
 WHOLE = Cut({})  # one stack, `model`, with all parameters

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..cohort import Cohort
 from ..learn import Plan
 from ..method import Exchange, State
+from ..mixing import Links, Mixing
 from ..round import Trip
 
 Way = Literal["down", "up"]
@@ -54,11 +55,11 @@ class Traffic:
 
 
 class Messages(NamedTuple):
-    """One name on its way: who talks with which center, and how many bytes a row has."""
+    """One name on its way: who talks with which center, and how many bytes that takes."""
 
     client: Tensor  # (links,) positions in the cohort
     center: Tensor  # (links,)
-    size: int
+    size: Tensor  # (links,) bytes, float64
 
 
 class Pairs(NamedTuple):
@@ -108,7 +109,8 @@ class Load:
         out = []
         for name in self.exchange.receives:
             mixing = self.exchange.topology.down(self.state.memory, self.cohort, name)
-            out.append(Messages(mixing.links.receiver, mixing.links.sender, self.row(mixing.of or name)))
+            client, center, numbers = self._carried(name, mixing)
+            out.append(Messages(client, center, numbers))
         return out
 
     @cached_property
@@ -117,14 +119,15 @@ class Load:
         out = []
         for name in self.exchange.sends:
             mixing = self.exchange.topology.up(self.state.memory, self.cohort, name)
-            out.append(Messages(mixing.links.sender, mixing.links.receiver, self.row(name)))
+            center, client, numbers = self._carried(name, mixing)
+            out.append(Messages(client, center, numbers))
         return out
 
     @cached_property
     def told(self) -> int:
         """Bytes that every client tells to be read."""
         held = self.exchange.holds
-        return self.number * sum(held[name].width if name in held else 1 for name in self.exchange.told)
+        return self.number * sum((held[name].width or 1) if name in held else 1 for name in self.exchange.told)
 
     @cached_property
     def cloud(self) -> int:
@@ -153,7 +156,7 @@ class Load:
             return pairs
         total = self._zeros + self.told
         for client, _, size in self.sent:
-            total[torch.unique(client)] += size
+            total += largest(len(total), client, size)
         return pairs._replace(size=total[pairs.client])
 
     def hops(self, way: Way) -> Hops:
@@ -173,18 +176,27 @@ class Load:
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self.cohort), dtype=torch.float64)
 
+    def _carried(self, name: str, mixing: Mixing) -> Links:
+        """Who hears whom, and how many bytes."""
+        stack = self.state.centers[mixing.of or name]
+        links = self.exchange.topology.carried(self.state.memory, self.cohort, name, mixing, int(stack.shape[1]))
+        return links._replace(weight=links.weight * stack.element_size())
+
     def _pairs(self, messages: list[Messages]) -> Pairs:
         if len(messages) == 1:  # nothing to add up
-            client, center, bytes_ = messages[0]
-            return Pairs(client, center, torch.full((len(client),), float(bytes_), dtype=torch.float64))
+            return Pairs(*messages[0])
         centers = max((len(stack) for stack in self.state.centers.values()), default=1)
         centers = max([centers, *(int(m.center.max()) + 1 for m in messages if len(m.center))])
         key = torch.cat([torch.zeros(0, dtype=torch.int64), *(m.client * centers + m.center for m in messages)])
         pair, place = torch.unique(key, return_inverse=True)
-        sizes = [torch.full((len(m.client),), float(m.size), dtype=torch.float64) for m in messages]
         size = torch.zeros(len(pair), dtype=torch.float64)
-        size.index_add_(0, place, torch.cat([torch.zeros(0, dtype=torch.float64), *sizes]))
+        size.index_add_(0, place, torch.cat([torch.zeros(0, dtype=torch.float64), *(m.size for m in messages)]))
         return Pairs(pair // centers, pair % centers, size)
+
+
+def largest(n: int, place: Tensor, size: Tensor) -> Tensor:
+    """The largest message at every place, 0 where there is none, (n,)."""
+    return torch.zeros(n, dtype=torch.float64).scatter_reduce(0, place, size, "amax")
 
 
 def traffic(trip: Trip, broadcast: bool = False) -> Traffic:
@@ -199,11 +211,12 @@ def traffic(trip: Trip, broadcast: bool = False) -> Traffic:
     for load, messages, comes_down in ((asked, asked.fetched, True), (came, came.sent, False)):
         for client, center, size in messages:
             if home:
-                between += int((load.cohort.index[client] != center).sum()) * size
+                between += int(size[load.cohort.index[client] != center].sum())
             elif comes_down:
-                down += (len(torch.unique(center)) if broadcast else len(client)) * size
+                once = largest(int(center.max()) + 1, center, size) if broadcast and len(center) else size
+                down += int(once.sum())
             else:  # a client in several cells sends once, and all its edges listen
-                up += len(torch.unique(client)) * size
+                up += int(largest(len(load.cohort), client, size).sum())
     up += came.told * len(trip.arrived)
     cloud = came.cloud * len(trip.before.centers["model"])
     return Traffic(down + cloud, up + between + cloud, between, cloud, cloud)

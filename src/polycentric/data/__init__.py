@@ -6,7 +6,20 @@ from .generated import minority, mixture, synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
-from .partition import Classes, Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Sampled, Shards, Turned, parse
+from .partition import (
+    Classes,
+    Dirichlet,
+    Iid,
+    Natural,
+    Partition,
+    Quantity,
+    Rotations,
+    Sampled,
+    Shards,
+    Skewed,
+    Turned,
+    parse,
+)
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 
@@ -22,6 +35,7 @@ __all__ = [
     "Rotations",
     "Sampled",
     "Shards",
+    "Skewed",
     "Split",
     "Turned",
     "available",

@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import draw
 from ..errors import Mistake, require
 from .federation import Federation, Pool, Split
-from .partition import Natural, Partition, Sampled, Turned, crossed, hashed, parse
+from .partition import Natural, Partition, Sampled, Skewed, Turned, crossed, hashed, parse
 from .sources import find, read
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
@@ -54,7 +54,7 @@ def load(
     if partition is None:
         partition = "natural" if pool.client is not None else "iid"
     if isinstance(partition, str):
-        small = len(pool.y) < _SMALL and not partition.strip().startswith("natural")
+        small = len(pool.y) < _SMALL and not partition.strip().startswith(("natural", "skewed"))
         partition = parse(partition, clients if clients is not None else 40 if small else None)
     elif clients is not None:
         partition = _with_clients(partition, clients)
@@ -79,8 +79,11 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     inner: object = partition
     while isinstance(inner, Turned | Sampled):
         inner = inner.deal
-    if not isinstance(inner, Natural) and pool.common_test is not None:
+    if not isinstance(inner, Natural | Skewed) and pool.common_test is not None:
         pool = replace(pool, test=pool.common_test)
+    if isinstance(inner, Skewed) and pool.test is None and pool.client is not None:  # what is tested stays whole
+        everything = torch.ones_like(pool.client) > 0
+        pool = replace(pool, test=_held_out(pool.clients, pool.client, everything, test, seed, "test"))
     pool = partition(pool, seed)
     client = pool.client
     if client is None:

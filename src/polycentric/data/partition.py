@@ -263,6 +263,44 @@ class Quantity:
 
 
 @dataclass(frozen=True)
+class Skewed:
+    """Natural clients, some of which have lost most of their training examples; test examples stay as they are.
+
+        n_k  ->  n_k u_k,     log u_k uniform on [-log ratio, 0],     at least two
+
+    Arguments:
+        clients: keep that many clients, chosen by the seed; None keeps all.
+        ratio: how many times fewer examples the poorest client keeps.
+    """
+
+    clients: int | None = None
+    ratio: float = 100.0
+
+    def __post_init__(self) -> None:
+        _check_real("Skewed.ratio", self.ratio, 1, 1e6)
+
+    def __call__(self, pool: Pool, seed: int) -> Pool:
+        """The pool without the examples that were lost."""
+        pool = Natural(self.clients)(pool, seed)
+        client, training = pool.client, _training(pool)
+        assert client is not None
+        key = hashed(pool.clients)
+        share = self.ratio ** -draw.uniform(seed, "skewed", key)
+        size = torch.bincount(client[training], minlength=len(pool.clients))
+        keep = (share * size).round().long().clamp(min=2)
+        examples = training.nonzero()[:, 0]
+        examples = examples[torch.argsort(client[examples], stable=True)]
+        owner = client[examples]
+        rank = torch.arange(len(examples)) - (size.cumsum(0) - size)[owner]
+        order = draw.shuffled(owner, seed, "skewed", key[owner], rank)
+        kept = ~training
+        kept[examples[order[rank < keep[owner]]]] = True
+        parts = ("x", "y", "client", "test", "common_test", "group", "protected")
+        some = {name: value[kept] for name in parts if (value := getattr(pool, name)) is not None}
+        return replace(pool, **some, extra={name: value[kept] for name, value in pool.extra.items()})
+
+
+@dataclass(frozen=True)
 class Rotations:
     """Alike clients with their square images turned: those of client i by 360 g/k degrees, g = i mod k.
 
@@ -389,6 +427,7 @@ _BY_NAME: dict[str, tuple[type[Any], str]] = {
     "shards": (Shards, "per_client"),
     "classes": (Classes, "per_client"),
     "quantity": (Quantity, "skew"),
+    "skewed": (Skewed, "ratio"),
     "rotations": (Rotations, "k"),
 }
 
@@ -397,8 +436,8 @@ _THEN: dict[str, Any] = {"rotations": Turned, "sample": Sampled}  # what may fol
 
 
 def parse(text: str, clients: int | None = None) -> Partition:
-    """A partition from a text: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5 or
-    rotations=4; after a + what else is done, rotations=2 or sample=10000.
+    """A partition from a text: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5,
+    skewed=100 or rotations=4; after a + what else is done, rotations=2 or sample=10000.
 
     >>> parse("dirichlet=0.1", 20)
     Dirichlet(clients=20, alpha=0.1, at_least=1)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ..errors import Mistake, require, unknown
+from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
 from .generated import minority, mixture, synthetic, teacher
@@ -71,6 +72,12 @@ def find(name: str) -> Pool:
     torch.Size([1797, 1, 8, 8])
     """
     call = _CALL.fullmatch(name)
+    if call and call[1] == "features":
+        source, *words = [word.strip() for word in (call[2] or "").split(",")]
+        require(
+            bool(source) and len(words) <= 2, f"write features(NAME), or features(NAME,CLASS,shuffled), got '{name}'"
+        )
+        return features(find(source), *words)
     if call and call[1] in BUILT_IN:
         return _made(name, call[1], call[2] or "")
     if _NAME.fullmatch(name):

@@ -17,6 +17,7 @@ from .executor import Client, Executor, Learner
 from .look import Fisher, Forget, Gradient, MeanLoss, Value
 from .looped import Looped
 from .meta import Maml
+from .sdca import Sdca
 from .stacked import Stacked
 from .train import Train
 
@@ -34,6 +35,7 @@ __all__ = [
     "MeanLoss",
     "Plan",
     "Schedule",
+    "Sdca",
     "Stacked",
     "Train",
     "TryEach",

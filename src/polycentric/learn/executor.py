@@ -35,6 +35,10 @@ class Learner(ABC):
         """Names the client keeps for this learner, {name: (1, width)}, as they are at the beginning."""
         return {}
 
+    def keeps_each(self, like: Tensor, largest: int, n_outputs: int) -> Stacks:
+        """Names the client keeps with numbers for each example and output, {name: (1, largest * n_outputs)}."""
+        return {}
+
     @abstractmethod
     def plan(self, cohort: Cohort) -> Plan:
         """How many steps every client takes, and on how many examples each."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..method import Method
 from .cfl import cfl
+from .dpa_sgd import dpa_sgd
 from .dpsgd import dpsgd
 from .fedavg import fedavg
 from .fedcurv import fedcurv
@@ -20,6 +21,8 @@ from .ifca import ifca
 from .maml import maml
 from .matcha import matcha
 from .meta import meta
+from .mocha import mocha
+from .mtl import mtl
 from .nofed import nofed
 from .reptile import reptile
 from .tkm import tkm
@@ -43,11 +46,15 @@ METHODS: dict[str, Callable[..., Method]] = {
     "cfl": cfl,
     "dpsgd": dpsgd,
     "matcha": matcha,
+    "dpa-sgd": dpa_sgd,
+    "mtl": mtl,
+    "mocha": mocha,
 }
 
 __all__ = [
     "METHODS",
     "cfl",
+    "dpa_sgd",
     "dpsgd",
     "fedavg",
     "fedcurv",
@@ -62,6 +69,8 @@ __all__ = [
     "maml",
     "matcha",
     "meta",
+    "mocha",
+    "mtl",
     "nofed",
     "reptile",
     "tkm",

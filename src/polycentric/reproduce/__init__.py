@@ -2,6 +2,7 @@
 
 from .active import ACTIVE
 from .cfl import CFL_TABLE
+from .dpa_sgd import DPA_SGD
 from .fedavg_mnist import FEDAVG_MNIST
 from .fedcurv import FEDCURV
 from .fedprox import FEDPROX
@@ -9,12 +10,13 @@ from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_TABLE2
 from .matcha import MATCHA
 from .meta import META
+from .mocha import MOCHA
 from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
 MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, ROBUST)
-NO_CENTER = (MATCHA,)
+NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
 TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + NO_CENTER}
 
 __all__ = ["TABLES", "Claim", "Row", "Table", "reproduce_table"]

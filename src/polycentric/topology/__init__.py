@@ -20,6 +20,7 @@ from .clusters import Clusters, Greeting, Seeding, inner_products, squared_dista
 from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
 from .matchings import Matchings
 from .star import Alone, Star, Sums
+from .tasks import Duals, TaskGraph, TaskStar
 from .tree import Splitting, bipartition, similarities
 from .trimmed import TrimmedSeeding
 from .verbs import Topology
@@ -29,6 +30,7 @@ __all__ = [
     "Cells",
     "Choice",
     "Clusters",
+    "Duals",
     "Gossip",
     "Graph",
     "Greeting",
@@ -38,6 +40,8 @@ __all__ = [
     "Splitting",
     "Star",
     "Sums",
+    "TaskGraph",
+    "TaskStar",
     "Topology",
     "TrimmedSeeding",
     "TwoLevel",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from ..cohort import Cohort
-from ..mixing import Mixing
+from ..mixing import Links, Mixing
 from ..stack import Layout, Stacks
 
 
@@ -30,6 +31,19 @@ class Topology(ABC):
     @abstractmethod
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """(centers, cohort): what every center hears of the stack `name`."""
+
+    def n_rows(self, n_clients: int, name: str) -> int:
+        """How many rows the stack `name` has at the centers; by default one for each center."""
+        return self.n_centers(n_clients)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The messages a mixing of `name` needs, (receiver, sender, numbers): by default a row on every link."""
+        receiver, sender, weight = mixing.links
+        return Links(receiver, sender, torch.full_like(weight, width))
+
+    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+        """What is worth looking at beside the scores, by name."""
+        return {}
 
     def remembers(self, n_clients: int) -> Stacks:
         """What the topology must remember from round to round, as it is at the beginning."""

@@ -1,0 +1,168 @@
+"""MOCHA on the sensors of phones, sitting against all else: one model, a model for each subject, or related models.
+
+Tables 1 and 4 of Smith et al., NeurIPS 2017, the columns Human Activity and Human Activity (skewed).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..record import Folder
+from ..report.curves import rows_of
+from ..report.figure import band, panels
+from .table import Claim, Row, Table, Values
+
+ROUNDS = 200
+KINDS = {"one model": "same", "a model each": "none", "related": "learned"}
+
+# Data, the paper's errors in %, and penalties by `sweeps/mocha-*.toml`, on a fifth of the training windows.
+Errors = tuple[float | None, float | None, float | None]
+SPLITS: dict[str, tuple[str, str, Errors, tuple[float, float, float]]] = {
+    "random windows": ("features(har,SITTING,shuffled)", "natural", (2.23, 1.34, 0.46), (1e-2, 1e-3, 1e-2)),
+    "random windows, skewed": ("features(har,SITTING,shuffled)", "skewed=50", (2.41, 3.87, 1.93), (1e-1, 1e-3, 1e-3)),
+    "last fifth": ("features(har,SITTING)", "natural", (None, None, None), (1e-2, 1e-3, 1e-2)),
+    "last fifth, skewed": ("features(har,SITTING)", "skewed=50", (None, None, None), (1e-1, 1e-3, 1e-3)),
+    "six activities, last fifth": ("features(har)", "natural", (None, None, None), (1e-2, 1e-3, 1e-2)),
+}
+TROUBLE: dict[str, dict[str, Any]] = {
+    "stragglers": {"stragglers": 1.0},
+    "half of them absent": {"select": "poisson(rate=0.5)"},
+}
+
+
+def _settings(data: str, partition: str, relation: str, strength: float, **given: Any) -> dict[str, Any]:
+    return {
+        "method": "mocha",
+        "data": data,
+        "partition": partition,
+        "model": "logistic",
+        "rounds": ROUNDS,
+        "evaluate_every": 5,
+        "fine_tune": 0,
+        "set": {"relation": relation, "strength": strength} | given,
+    }
+
+
+def _rows() -> tuple[Row, ...]:
+    rows = []
+    for split, (data, partition, paper, strengths) in SPLITS.items():
+        for (kind, relation), theirs, strength in zip(KINDS.items(), paper, strengths, strict=True):
+            rows.append(Row(f"{kind}, {split}", _settings(data, partition, relation, strength), theirs))
+    data, partition, _, strengths = SPLITS["random windows"]
+    for words, given in TROUBLE.items():
+        rows.append(
+            Row(f"related, random windows, {words}", _settings(data, partition, "learned", strengths[2], **given))
+        )
+    return tuple(rows)
+
+
+def _measure(summary: dict[str, Any]) -> float:
+    return 100 * (1 - float(summary["metrics"]["macro_accuracy"]))
+
+
+def _best(split: str) -> Claim:
+    def judge(values: Values) -> tuple[bool | None, str]:
+        found = {kind: values.get(f"{kind}, {split}") for kind in KINDS}
+        if any(not errors or any(map(math.isnan, errors)) for errors in found.values()):
+            return None, "not all three rows were run"
+        mean = {kind: statistics.fmean(errors or [math.nan]) for kind, errors in found.items()}
+        shown = ", ".join(f"{kind} {error:.2f} %" for kind, error in mean.items())
+        return mean["related"] < min(mean["one model"], mean["a model each"]), shown
+
+    return Claim(f"Related models err less than one model and than a model each ({split}).", judge)
+
+
+def _trouble(values: Values) -> tuple[bool | None, str]:
+    plain = values.get("related, random windows")
+    others = {words: values.get(f"related, random windows, {words}") for words in TROUBLE}
+    if any(not errors or any(map(math.isnan, errors)) for errors in (plain, *others.values())) or plain is None:
+        return None, "the rows were not run"
+    mean = {words: statistics.fmean(errors or [math.nan]) for words, errors in others.items()}
+    shown = ", ".join(f"{words} {error:.2f} %" for words, error in mean.items())
+    without = statistics.fmean(plain)
+    return all(error <= without + 0.2 for error in mean.values()), f"{shown}, without trouble {without:.2f} %"
+
+
+def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
+    """The gap over rounds, and how subjects are related."""
+    figures = []
+    shown = [*(f"{kind}, random windows" for kind in KINDS), *(f"related, random windows, {w}" for w in TROUBLE)]
+    there = [name for name in shown if done.get(name)]
+    if there:
+        with panels(out / "mocha-gap.png", 1, 2, size=(4.6, 3.3)) as axes:
+            for number, name in enumerate(there):
+                runs = [[row for row in rows_of(folder) if "gap" in row] for folder in done[name]]
+                rounds = [row["round"] for row in runs[0]]
+                label = name.replace(", random windows", "")
+                band(axes[0, 0], rounds, [[row["gap"] for row in rows] for rows in runs], number, label)
+                errors = [[100 * (1 - row["macro_accuracy"]) for row in rows] for rows in runs]
+                band(axes[0, 1], rounds, errors, number, label)
+            axes[0, 0].set_yscale("log")
+            axes[0, 0].set_ylabel("duality gap, sum over tasks")
+            axes[0, 1].set_ylabel("test error, mean of tasks, %")
+            axes[0, 1].legend(loc="upper right")
+            for axis in axes[0]:
+                axis.set_xlabel("rounds")
+        caption = (
+            "Left: how far primal and dual objective are apart (at the models a round began with); it jumps where the "
+            "covariance is found anew, every ten rounds. Right: test error."
+        )
+        figures.append(("mocha-gap.png", caption))
+    related = [name for name in ("related, random windows", "related, random windows, skewed") if done.get(name)]
+    if related:
+        with panels(out / "mocha-covariance.png", 1, len(related), size=(4.2, 3.5)) as axes:
+            for axis, name in zip(axes[0], related, strict=True):
+                checkpoint, _ = Folder.open(done[name][0]).load()
+                assert checkpoint is not None
+                cov = checkpoint.state.memory["covariance"]
+                scale = cov.diagonal().clamp(min=1e-300).sqrt()
+                image = axis.imshow((cov / scale / scale[:, None]).numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
+                axis.set_title(name.removeprefix("related, "))
+                axis.set_xlabel("subject")
+                axis.grid(False)
+            axes[0, 0].set_ylabel("subject")
+            axes[0, -1].figure.colorbar(image, ax=axes[0, -1], shrink=0.85, label="correlation of tasks")
+        figures.append(("mocha-covariance.png", "Learned correlations between the 30 subjects' tasks (seed 0)."))
+    return figures
+
+
+MOCHA = Table(
+    name="mocha",
+    title="MOCHA: one model, a model each, or related models",
+    reference=(
+        "Smith et al., Federated multi-task learning, NeurIPS 2017, https://arxiv.org/abs/1705.10467: prediction "
+        "error on Human Activity and its skewed version (mean of 10 shuffles)."
+    ),
+    data="har, 30 subjects, windows of a phone's sensors as 119 features of ours; the paper has the 561 of UCI",
+    what="test error in %, mean of the subjects",
+    measure=_measure,
+    rows=_rows(),
+    claims=(
+        *(_best(split) for split in SPLITS),
+        Claim("Stragglers and absent clients do not hurt the result (0.2 points at most).", _trouble),
+    ),
+    seeds=10,
+    notes=(
+        "Other features than the paper's, so its numbers stand beside ours for the order of the three, not as "
+        "targets; no row is judged against them.",
+        "The task is sitting against the five other activities, one task a subject. Six activities are one against the "
+        "rest, six problems with one covariance.",
+        "Windows overlap by half. With windows drawn at random for testing (a fifth of every subject's; the paper: a "
+        "quarter) a test window's neighbours are in training, here as in the paper; the last fifth in time of every "
+        "subject and activity is the honest test. There the split is the same for every seed, and seeds differ by the "
+        "order of coordinates and, where skewed, by who loses examples.",
+        "Skewed: every subject keeps a share of its training windows that is log-uniform between 1/50 and 1. This"
+        " is our own way; the paper's sets are skewed in another, so those numbers compare even less.",
+        "One model counts every subject the same (covariance 1 1^T / m), where the paper's single model counts "
+        "examples.",
+        f"{ROUNDS} rounds, coordinate steps on half of a subject's windows in each, a new covariance every ten "
+        "rounds. Penalties were chosen with 60 rounds and seed 0, which is one of the reported seeds, out of 1e-5"
+        " to 1; those of random windows are used for the last fifth and for six activities as they are.",
+        "Stragglers: every subject does a share of its steps between a tenth and all, drawn anew in every round.",
+    ),
+    draw=draw,
+)

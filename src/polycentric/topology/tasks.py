@@ -1,0 +1,345 @@
+"""Tasks that are related: what a client learns pulls at the tasks beside it, as strongly as a covariance says.
+
+    pull       =  sum_{i != k} Q_ki w_i      of the stack `task`, frozen while a client trains
+    stiffness  =  Q_kk
+
+`covariance` and `precision` in the memory hold every set's matrices, flat and in float64 (`polycentric.covariance`).
+Only tasks that have been heard count: a client that never came changes nothing, and before its first exchange a client
+is a set of one, with Omega = [1].
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..cohort import Cohort
+from ..covariance import Sets, cov_and_prec, floored, steepest
+from ..errors import require
+from ..graphs import Disconnected, Network
+from ..mixing import Links, Mixing
+from ..stack import Stacks
+from .graph import Gossip, present, weights_for
+from .verbs import Topology
+
+
+class Tasks(Topology):
+    """What topologies with related tasks have in common."""
+
+    beta: float | None
+    eps: float
+    per_n: bool
+    own_terms: bool
+    limit: float
+
+    @abstractmethod
+    def sets(self, n: int) -> Sets:
+        """Whose tasks stand in one covariance."""
+
+    @abstractmethod
+    def heard(self, seen: Tensor) -> Links:
+        """Whose covariances set k averages with its own, among the tasks that were seen."""
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Examples of every client that came (0: it has not yet), and the matrices."""
+        alone = self.sets(n_clients).alone() if len(self.sets(n_clients).sizes) == n_clients else None
+        flat = torch.zeros(int(self.sets(n_clients).place[-1]), dtype=torch.float64) if alone is None else alone
+        return {
+            "examples": torch.zeros(n_clients, dtype=torch.float64),
+            "covariance": flat,
+            "precision": flat.clone(),
+            "condition": torch.ones(1, dtype=torch.float64),
+        }
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Who came, with how many examples."""
+        return {"examples": cohort.sizes.double()}
+
+    def scale(self, examples: Tensor) -> Tensor:
+        """What a set's penalty counts: 1/n_j or one; nothing where the client has not come."""
+        seen = examples > 0
+        if not self.per_n:
+            return seen.double()
+        return torch.where(seen, 1 / examples.clamp(min=1), 0.0)
+
+    def curvature(self, memory: Stacks) -> Links:
+        """Q, entry by entry; entries of one place add up."""
+        examples = memory["examples"].cpu()
+        sets, scale = self.sets(len(examples)), self.scale(examples)
+        if len(sets.sizes) != len(examples):  # one set for all
+            scale = torch.ones(len(sets.sizes), dtype=torch.float64)
+        return Links(*sets.penalty(memory["precision"].cpu(), scale, self.own_terms))
+
+    def related(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of Q: off the diagonal for `pull`, on it for `stiffness`."""
+        row, column, weight = self.curvature(memory)
+        at = torch.full((cohort.n_clients,), -1)
+        at[cohort.index] = torch.arange(len(cohort))
+        there = (at[row] >= 0) & ((row == column) if name == "stiffness" else (row != column))
+        row, column, weight = at[row[there]], column[there], weight[there]
+        if name == "stiffness":  # a client knows itself before anybody else does
+            new = ((memory["examples"].cpu()[cohort.index] == 0) & (cohort.sizes > 0)).nonzero()[:, 0]
+            row, column = torch.cat([row, new]), torch.cat([column, cohort.index[new]])
+            weight = torch.cat([weight, self.scale(cohort.sizes[new].double())])
+        mixing = Mixing.sparse(row, column, weight, (len(cohort), cohort.n_clients), "none")
+        return replace(mixing, of="task") if name == "pull" else mixing
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """New covariances at those who came, from the tasks as they stand now."""
+        if not len(arrived):
+            return memory, centers
+        seen, n = memory["examples"].cpu() > 0, arrived.n_clients
+        sets, (fewer, mask) = self.sets(n), self.sets(n).within(seen)
+        beta = torch.full((len(fewer.sizes),), self.beta or 0.0, dtype=torch.float64)
+        beta = 1 / (fewer.sizes + 1.0).double() if self.beta is None else beta
+        tasks = centers["task"].cpu().double()
+        gram = fewer.gram(tasks / tasks.abs().max().clamp(min=1e-300))  # a scale does not matter, and squares overflow
+        flat = fewer.combined(memory["covariance"].cpu()[mask], gram, self.heard(seen), beta, self.eps)
+        new = fewer.each(flat, lambda cov: floored(cov, self.eps))
+        came = torch.zeros(n, dtype=torch.bool)
+        came[arrived.index] = True
+        mine = came[sets.pairs[0]] if len(sets.sizes) == n else torch.ones(len(mask), dtype=torch.bool)
+        after = {"condition": torch.full((1,), new.condition, dtype=torch.float64)}
+        for name, found in (("covariance", new.cov), ("precision", new.prec)):
+            whole = torch.zeros(len(mask), dtype=torch.float64)
+            whole[mask] = found
+            after[name] = torch.where(mine, whole, memory[name].cpu())
+        memory = memory | after
+        self.check(memory)
+        return memory, centers
+
+    def check(self, memory: Stacks) -> None:
+        """Warn where Q is too steep for the clients' steps."""
+        if math.isinf(self.limit):
+            return
+        found = steepest(*self.curvature(memory), len(memory["examples"]))
+        if found >= self.limit:
+            warnings.warn(
+                f"lr * strength * (largest eigenvalue of Q) = {2 * found / self.limit:.1g} is not below 2, so the "
+                f"steps on the multi-task penalty diverge: divide strength, or lr, by {found / self.limit:.1g} or more",
+                stacklevel=2,
+            )
+
+    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+        """The worst condition number among the covariances."""
+        return {"condition": float(memory["condition"])}
+
+
+@dataclass(frozen=True)
+class TaskGraph(Tasks, Gossip):
+    """Neighbours mix their models with Metropolis weights and keep a covariance over their tasks (DPA-SGD).
+
+        Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
+
+    Arguments:
+        beta: weight of the fresh covariance beside the neighbours'; None: 1 / (|N(k)| + 1); 1: nobody is asked.
+        eps: floor of the spectra.
+        per_n: divide a neighbourhood's penalty by n_j.
+        own_terms: keep j = k only; cheaper, and not the gradient of the objective.
+        limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
+    """
+
+    beta: float | None = None
+    eps: float = 1e-3
+    per_n: bool = True
+    own_terms: bool = False
+    limit: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self.beta, self.eps)
+
+    def sets(self, n: int) -> Sets:
+        """The closed neighbourhoods."""
+        return _neighbourhoods(self.graph, n, self.disconnected)
+
+    def heard(self, seen: Tensor) -> Links:
+        """Metropolis weights; what belongs to a neighbour nobody has heard goes to the diagonal."""
+        n, there = len(seen), seen.nonzero()[:, 0]
+        ones = torch.ones(len(there))
+        some = Cohort(there, ones, ones, n, 0, 0)
+        receiver, sender, weight = present(weights_for(self.graph, n, self.disconnected), some).links
+        return Links(receiver, there[sender], weight)
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of the identity, or of Q."""
+        if name in ("pull", "stiffness"):
+            return self.related(memory, cohort, name)
+        return super().down(memory, cohort, name)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A neighbour sends its task, its covariance and the pull it relays: 2 q + |N|^2 numbers an edge."""
+        if name in ("pull", "stiffness"):  # they came with the exchange before
+            return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], cohort.n_clients), width)
+        if name != "task" or mixing.form == "gather":
+            return super().carried(memory, cohort, name, mixing, width)
+        receiver, sender, _ = present(weights_for(self.graph, cohort.n_clients, self.disconnected), cohort).links
+        numbers = 2 * width + self.sets(cohort.n_clients).sizes[cohort.index[sender]].square()
+        return Links(receiver, sender, numbers.double())
+
+
+@lru_cache(maxsize=16)
+def _neighbourhoods(network: Network, n: int, disconnected: Disconnected) -> Sets:
+    receiver, sender, _ = weights_for(network, n, disconnected).links
+    return Sets.closed(receiver, sender, n)
+
+
+@dataclass(frozen=True)
+class TaskStar(Tasks):
+    """One center averages the models; it also holds every client's task and one covariance over all of them (MTL).
+
+    The models are weighted by examples, or `equal`; tasks are kept apart, a row for each client.
+    """
+
+    equal: bool = False
+    beta: float | None = 1.0
+    eps: float = 1e-3
+    limit: float = math.inf
+    per_n = False
+    own_terms = False
+
+    def __post_init__(self) -> None:
+        _check(self.beta, self.eps)
+
+    def n_centers(self, n_clients: int) -> int:
+        """One."""
+        return 1
+
+    def n_rows(self, n_clients: int, name: str) -> int:
+        """One model; a task, and what belongs to it, for each client."""
+        return n_clients if name in ("task", "stiffness") else 1
+
+    def sets(self, n: int) -> Sets:
+        """One, of all tasks."""
+        return Sets.everyone(n)
+
+    def heard(self, seen: Tensor) -> Links:
+        """The one covariance as it was."""
+        return Links(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.ones(1).double())
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """The one model, the client's own task, rows of the precision."""
+        if name in ("pull", "stiffness"):
+            return self.related(memory, cohort, name)
+        if name == "task":
+            return Mixing.gather(cohort.index, cohort.n_clients)
+        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """One row for the models; every task to its own."""
+        if name == "task":
+            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+        center = torch.zeros(len(cohort), dtype=torch.int64)
+        return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The center adds up before it sends: one row for each client."""
+        return super().carried(memory, cohort, name, _one_row(mixing, cohort, name == "pull"), width)
+
+
+@dataclass(frozen=True)
+class Duals(Topology):
+    """The center holds every task's dual sum; a client's model mixes them by how tasks are related (MOCHA).
+
+        down   w_t = 1/lambda sum_t' Sigma_tt' b_t'          up   the identity: b_t = 1/n_t X_t^T alpha_t
+        meet   every so many rounds  Sigma <- (W W^T)^(1/2) / tr(.)
+
+    So W = W(alpha) always, also right after Sigma has changed. `stiffness` = sum_t' |Sigma_tt'| / lambda is the
+    curvature that bounds all tasks' moves at once: the paper's sigma'_t Sigma_tt / lambda, with a sigma' of its own for
+    each task instead of their maximum. `relation`: "learned", "none" (Sigma = I/m, every task alone) or "same"
+    (Sigma = 1 1^T/m, one model for all).
+    """
+
+    strength: float = 1e-2
+    relation: Literal["learned", "none", "same"] = "learned"
+    every: int = 10
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require(0 < self.strength < math.inf, f"strength must be a positive number, got {self.strength}")
+        require(self.relation in RELATIONS, f"relation must be learned, none or same, got {self.relation!r}")
+        require(self.every >= 1, f"every must be at least 1 round, got {self.every}")
+        _check(None, self.eps)
+
+    def n_centers(self, n_clients: int) -> int:
+        """A dual sum for each task."""
+        return n_clients
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Sigma (zero where a task has not come), and what every task told of its share of the two objectives."""
+        told = {name: torch.zeros(n_clients, dtype=torch.float64) for name in ("examples", "primal", "dual")}
+        sigma = torch.zeros(n_clients, n_clients, dtype=torch.float64)
+        return told | {"covariance": sigma, "condition": torch.ones(1, dtype=torch.float64)}
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of Sigma / lambda; for `stiffness` their sums."""
+        rows = memory["covariance"].cpu()[cohort.index] / self.strength
+        if name != "stiffness":
+            return Mixing.dense(rows, "none")
+        sums = rows.abs().sum(1)
+        sums = torch.where(sums > 0, sums, 1 / self.strength)  # a task before its first exchange: Sigma = [1]
+        every = torch.arange(len(cohort))
+        return Mixing.sparse(every, cohort.index, sums, (len(cohort), cohort.n_clients), "none")
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Columns of the identity."""
+        return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Who came, and what they told."""
+        told = {name: sent[name][:, 0].double().cpu() for name in ("primal", "dual")}
+        return told | {"examples": cohort.sizes.double()}
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """Tasks that are new get a variance; then, when it is time, Sigma is found anew."""
+        seen, sigma = memory["examples"].cpu() > 0, memory["covariance"].cpu()
+        m, known = int(seen.sum()), int((sigma.diagonal() > 0).sum())
+        if m > known:
+            sigma = self.widened(sigma, seen, known, m)
+        if self.relation == "learned" and len(arrived) and (arrived.round + 1) % self.every == 0:
+            sets = Sets.everyone(m)
+            duals = centers["model"].cpu().double()[seen]
+            inner = sets.gram(duals).view(m, m)  # B^T B: W W^T = Sigma B B^T Sigma / lambda^2
+            part = sigma[seen][:, seen]
+            found = cov_and_prec(part @ inner @ part / self.strength**2, self.eps)
+            sigma = torch.zeros_like(sigma)
+            sigma[seen.nonzero(), seen.nonzero()[:, 0]] = found.cov
+            memory = memory | {"condition": torch.full((1,), found.condition, dtype=torch.float64)}
+        return memory | {"covariance": sigma}, centers
+
+    def widened(self, sigma: Tensor, seen: Tensor, known: int, m: int) -> Tensor:
+        """Sigma with a variance of 1/m for every task that is new, and trace one."""
+        if self.relation == "same":
+            return torch.outer(seen.double(), seen.double()) / m
+        new = seen & (sigma.diagonal() == 0)
+        return sigma * (known / m) + torch.diag(new.double() / m)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The center adds up before it sends: one row for each client."""
+        return super().carried(memory, cohort, name, _one_row(mixing, cohort, mixing.form != "scatter"), width)
+
+    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+        """The two objectives at the models of the round before, and how far they are apart."""
+        if not bool(memory["examples"].any()):
+            return {}
+        primal, dual = (float(memory[name].sum()) for name in ("primal", "dual"))
+        return {"primal": primal, "dual": dual, "gap": primal - dual, "condition": float(memory["condition"])}
+
+
+RELATIONS = ("learned", "none", "same")
+
+
+def _one_row(mixing: Mixing, cohort: Cohort, added_up: bool) -> Mixing:
+    return Mixing.gather(cohort.index, cohort.n_clients) if added_up else mixing
+
+
+def _check(beta: float | None, eps: float) -> None:
+    require(beta is None or 0 < beta <= 1, f"beta must be in (0, 1], got {beta}")
+    require(0 < eps <= 0.5, f"eps must be in (0, 0.5], got {eps}; try 0.001")
