@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .aggregate import Krum, Mean, Median, TrimmedMean
     from .clients import Simulation
-    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .coverage import CellMap, CellRegions, CellTable, Overlap, RingCells
+    from .data import Classes, Dirichlet, Federation, Iid, InCells, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
     from .learn import Looped, Stacked, Train
     from .loop import Run, run
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from .methods.feddane import feddane
     from .methods.feddist import feddist
     from .methods.feddws import feddws
+    from .methods.fedmes import fedmes
     from .methods.fedprox import fedprox
     from .methods.fedsgd import fedsgd
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
+    from .methods.hierarchical import hierarchical
     from .methods.maml import maml
     from .methods.meta import meta
     from .methods.nofed import nofed
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
     from .round import run_round
-    from .select import Active, Everyone, Poisson, Stragglers, Uniform
+    from .select import Active, ByCell, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
     from .task import Task
     from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
@@ -39,17 +42,19 @@ if TYPE_CHECKING:
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "aggregate": "Krum Mean Median TrimmedMean",
     "clients": "Simulation",
-    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "coverage": "CellMap CellRegions CellTable Overlap RingCells",
+    "data": "Classes Dirichlet Federation Iid InCells Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml maml meta nofed reptile",
+    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml hierarchical maml meta "
+    "nofed reptile",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
     "round": "run_round",
-    "select": "Active Everyone Poisson Stragglers Uniform",
+    "select": "Active ByCell Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
     "task": "Task",
     "topology": "Alone Cells Clusters Graph Star TwoLevel metropolis",
@@ -74,6 +79,10 @@ __all__ = [
     "Adam",
     "Alone",
     "Average",
+    "ByCell",
+    "CellMap",
+    "CellRegions",
+    "CellTable",
     "Cells",
     "Classes",
     "Clusters",
@@ -85,6 +94,7 @@ __all__ = [
     "Federation",
     "Graph",
     "Iid",
+    "InCells",
     "KeepPrivate",
     "Krum",
     "Looped",
@@ -95,9 +105,11 @@ __all__ = [
     "Mixing",
     "Momentum",
     "Natural",
+    "Overlap",
     "Poisson",
     "Prox",
     "Quantity",
+    "RingCells",
     "Rotations",
     "Run",
     "Shards",
@@ -116,10 +128,12 @@ __all__ = [
     "feddane",
     "feddist",
     "feddws",
+    "fedmes",
     "fedprox",
     "fedsgd",
     "fesem",
     "fomaml",
+    "hierarchical",
     "load",
     "maml",
     "meta",

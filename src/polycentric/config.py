@@ -20,6 +20,7 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
+from .coverage import GEOMETRIES, Geometry
 from .data import Federation, load
 from .errors import Mistake, require, unknown
 from .learn import Train
@@ -28,16 +29,17 @@ from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
-from .select import Active, Everyone, Poisson, Select, Uniform
+from .select import Active, ByCell, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
 # For every kind of part: what it may be called in a config, and what that builds.
 PARTS: dict[object, dict[str, Callable[..., Any]]] = {
-    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active},
+    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active, "by-cell": ByCell},
     Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
     Aggregate: {"mean": Mean, "trimmed-mean": TrimmedMean, "median": Median, "krum": Krum},
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
+    Geometry: GEOMETRIES,
 }
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor

@@ -18,7 +18,7 @@ from .clients import ExecutorName, Simulation
 from .clock import Traffic, traffic
 from .data import Federation
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, dissimilarity, evaluate
+from .evaluate import all_clients, average, disagreement, dissimilarity, edge_scores, evaluate
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
@@ -82,6 +82,7 @@ class Run:
     scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
+    averaged: tuple[State, dict[str, float]] | None = field(default=None, repr=False)  # the newest state's
 
     @property
     def federation(self) -> Federation:
@@ -91,7 +92,7 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The scores of the model in use at the end, at the clients that train."""
-        return self._seen(self.scores["in_use"]).summary() | self._clusters()
+        return self._seen(self.scores["in_use"]).summary() | self._clusters() | self._average()
 
     def _seen(self, scores: Scores) -> Scores:
         return scores.only(~self.clients.new.numpy()) if self.clients.held_out else scores
@@ -216,7 +217,7 @@ class Run:
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
         }
-        row |= self._seen(scores).summary() | self._clusters()
+        row |= self._seen(scores).summary() | self._clusters() | self._average()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
         if self.schedule.dissimilarity:
@@ -287,6 +288,15 @@ class Run:
             return {}
         return {"ari": agreement(assignment.cpu().numpy(), group.numpy())}
 
+    def _average(self) -> dict[str, float]:
+        """The mean of all centers as one model, and how far apart clients are, where centers work towards one."""
+        if self.averaged is None or self.averaged[0] is not self.state:
+            found = average(self.method, self.state, self.clients, self.federation.test)
+            if found:
+                found["disagreement"] = disagreement(self.method, self.state, self.clients)
+            self.averaged = (self.state, found)
+        return self.averaged[1]
+
     def _checkpoint(self) -> None:
         if self.folder:
             self.folder.save(Checkpoint(self.state, self.tally, tuple(self.history)))
@@ -312,6 +322,9 @@ class Run:
             shown = ["" if math.isnan(v) else f"{v:.6g}" for v in values]
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
+        if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):
+            lines = [f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))]
+            self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
         self.folder.write_json("summary.json", self.summary())
         self.folder.log(f"ended after round {self.state.round}" + (f": {self.stopped}" if self.stopped else ""))
 

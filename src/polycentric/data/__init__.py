@@ -6,7 +6,7 @@ from .generated import synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
-from .partition import Classes, Dirichlet, Iid, Natural, Partition, Quantity, Rotations, Shards, parse
+from .partition import Classes, Dirichlet, Iid, InCells, Natural, Partition, Quantity, Rotations, Shards, parse
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 
@@ -15,6 +15,7 @@ __all__ = [
     "Dirichlet",
     "Federation",
     "Iid",
+    "InCells",
     "Natural",
     "Partition",
     "Pool",

@@ -10,10 +10,12 @@ from .fedcurv import fedcurv
 from .feddane import feddane
 from .feddist import feddist
 from .feddws import feddws
+from .fedmes import fedmes
 from .fedprox import fedprox
 from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
+from .hierarchical import hierarchical
 from .maml import maml
 from .meta import meta
 from .nofed import nofed
@@ -33,6 +35,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "fedmes": fedmes,
+    "hierarchical": hierarchical,
 }
 
 __all__ = [
@@ -42,10 +46,12 @@ __all__ = [
     "feddane",
     "feddist",
     "feddws",
+    "fedmes",
     "fedprox",
     "fedsgd",
     "fesem",
     "fomaml",
+    "hierarchical",
     "maml",
     "meta",
     "nofed",

@@ -14,6 +14,7 @@ class Topology(ABC):
 
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
+    averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
 
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
@@ -38,3 +39,7 @@ class Topology(ABC):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
+
+    def met_cloud(self, round: int) -> bool:
+        """Whether centers talk to a cloud above them at the end of this round."""
+        return False
