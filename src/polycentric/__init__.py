@@ -48,8 +48,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml hierarchical maml meta "
-    "nofed reptile",
+    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml hierarchical maml "
+    "meta nofed reptile",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",

@@ -231,7 +231,8 @@ class RingCells(Shape):
 
     def __post_init__(self) -> None:
         require(
-            1 <= self.edges <= MOST_EDGES, f"RingCells.edges must be a number from 1 to {MOST_EDGES:,}, got {self.edges}"
+            1 <= self.edges <= MOST_EDGES,
+            f"RingCells.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}",
         )
         _check_sizes("RingCells", self.u, self.v)
 
@@ -460,10 +461,7 @@ class CellMap(Geometry):
         )
         read = [(path, _read(path)) for path in (self.places, self.trace) if path]
         object.__setattr__(self, "digest", hashlib.sha256(repr(read).encode()).hexdigest()[:12] if read else "")
-        stations, radii, clients = _places(*read[0]) if self.places else (_grid(self.edges), None, None)
-        if radii is None:
-            n_columns = math.ceil(math.sqrt(self.edges))
-            radii = np.full(self.edges, 0.55 * math.hypot(1 / n_columns, 1 / math.ceil(self.edges / n_columns)))
+        stations, radii, clients = _places(*read[0]) if self.places else (*_grid(self.edges), None)
         if self.radius is not None:
             radii = np.full(len(stations), self.radius)
         bare = np.isnan(radii)
@@ -569,15 +567,16 @@ class CellMap(Geometry):
         return at
 
 
-def _grid(n: int) -> Any:
-    """n stations on a grid in the unit square; the last row is spread out."""
+def _grid(n: int) -> tuple[Any, Any]:
+    """n stations on a grid in the unit square, the last row spread out, and radii that reach their tiles' corners."""
     columns = math.ceil(math.sqrt(n))
     rows = math.ceil(n / columns)
-    out = []
+    places, radii = [], []
     for row in range(rows):
         here = columns if row < rows - 1 else n - columns * (rows - 1)
-        out += [((k + 0.5) / here, (row + 0.5) / rows) for k in range(here)]
-    return np.array(out)
+        places += [((k + 0.5) / here, (row + 0.5) / rows) for k in range(here)]
+        radii += [1.1 * math.hypot(1 / here, 1 / rows) / 2] * here
+    return np.array(places), np.array(radii)
 
 
 def _places(path: str, text: str) -> tuple[Any, Any, Any]:

@@ -89,9 +89,9 @@ def edge_scores(method: Method, state: State, clients: Simulation, split: Split)
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
     if not _one_model(method, state, clients) or not len(split) or not clients.federation.classes:
         return None
-    receiver, sender, _ = method.at(state.round)[-1].topology.down(
-        state.memory, all_clients(clients, state), "model"
-    ).links
+    receiver, sender, _ = (
+        method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model").links
+    )
     owner, everywhere, at_home = split.owner.cpu(), [], []
     for center, row in enumerate(state.centers["model"]):
         _, right = _outcome(clients, split, row)

@@ -323,7 +323,9 @@ class Run:
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):
-            lines = [f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))]
+            lines = [
+                f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))
+            ]
             self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
         self.folder.write_json("summary.json", self.summary())
         self.folder.log(f"ended after round {self.state.round}" + (f": {self.stopped}" if self.stopped else ""))

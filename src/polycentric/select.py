@@ -6,6 +6,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -261,7 +262,7 @@ class ByCell(Select):
         require(self.n >= 1, f"ByCell.n must be at least 1, got {self.n}")
         require(
             isinstance(self.of, Uniform | Active),
-            f"ByCell picks so many clients of each region, which {type(self.of).__name__} cannot: use Uniform or Active",
+            f"ByCell asks for so many clients of a region: of must be Uniform or Active, got {type(self.of).__name__}",
         )
 
     def within(self, cells: Geometry) -> ByCell:
@@ -277,10 +278,9 @@ class ByCell(Select):
         there = torch.bincount(region, minlength=len(regions.edges))
         members = torch.split(torch.argsort(region, stable=True), there.tolist())
         counts = self.counts(regions.edges, there, everyone.key)
-        chosen = [
-            replace(self.of, n=count)(memory, everyone[mine])  # type: ignore[call-arg]
-            for mine, count in zip(members, counts, strict=True)
-            if count
+        of: Any = self.of
+        chosen: list[Cohort] = [
+            replace(of, n=count)(memory, everyone[mine]) for mine, count in zip(members, counts, strict=True) if count
         ]
         if not chosen:
             return everyone[:0]

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .topology import topology_app
+
 app = typer.Typer(
     name="polycentric",
     help="Federated learning for clients whose data are not alike: no center, one center, or many.",
@@ -21,6 +23,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data sets and bring in your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+app.add_typer(topology_app, name="topology")
 
 Data = Annotated[
     str | None,
@@ -29,7 +32,8 @@ Data = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4."
+        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, "
+        "cells=c."
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]

@@ -134,7 +134,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
     for name in summary["metrics"]:
         if name == "clients_without_examples" and not summary["metrics"][name]:
             continue
-        percent = "loss" not in name and name not in ("ari", "clients_without_examples")
+        percent = "loss" not in name and name not in ("ari", "clients_without_examples", "disagreement")
         values = [summary[key].get(name) for key, _ in columns]
         table.add_row(name, *("-" if v is None else f"{v:.2%}" if percent else f"{v:.4g}" for v in values))
     return table

@@ -346,7 +346,7 @@ class InCells:
         require(self.setting in ("a", "b", "c"), f"InCells.setting must be a, b or c, got {self.setting!r}")
         require(
             self.setting == "c" or not self.two_per_cell,
-            f"InCells.two_per_cell says which classes a cell has, and in setting {self.setting} it has all: use setting c",
+            f"InCells.two_per_cell says which classes a cell has; in setting {self.setting} it has all: use c",
         )
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
@@ -478,7 +478,9 @@ def _in_cells(words: str, clients: int | None) -> InCells:
     given: dict[str, str] = {}
     for word in re.findall(r"[^,()]+(?:\([^()]*\))?", words):
         key, equals, value = word.partition("=")
-        require(bool(equals), f"partition cells takes key=value, got '{word.strip()}'; type cells(setting=c, u=20, v=10)")
+        require(
+            bool(equals), f"partition cells takes key=value, got '{word.strip()}'; type cells(setting=c, u=20, v=10)"
+        )
         given[key.strip()] = value.strip()
     known = ("setting", "cells", "per_client", "two_per_cell", "u", "v", "w")
     for key in given:

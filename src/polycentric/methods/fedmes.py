@@ -1,6 +1,6 @@
 """FedMes: several edges with overlapping cells; clients in an overlap carry models from cell to cell, without a cloud.
 
-    edge i:     w^(i)  <-  sum_k gamma_k^(i) w_k        over the clients it heard, gamma_k^(i) ~ alpha_u n_k where edge i
+    edge i:     w^(i)  <-  sum_k gamma_k^(i) w_k        over the clients it heard: gamma_k^(i) ~ alpha_u n_k where it
                                                         alone covers k, alpha_v n_k in an overlap; they sum to one
     client k:   start  <-  sum_i N_i w^(i) / sum_i N_i  over the edges that cover it, N_i the data edge i heard
                 w_k    <-  E epochs of SGD on F_k, from there
@@ -46,7 +46,7 @@ def fedmes(
         cells: who is covered by whom: `Overlap(u, v, w)`, `RingCells()`, `CellRegions()`, `CellTable()`, `CellMap()`.
         alpha_u: weight of a client that one edge alone covers.
         alpha_v: weight of a client in an overlap.
-        select: who takes part; `ByCell(20)` is the paper's rule, `ByCell(20, of=Active(1))` picks by loss in every cell.
+        select: who takes part; `ByCell(20)` is the paper's rule; `ByCell(20, of=Active(1))` prefers high losses.
         center: what every edge does with its mean.
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
     """

@@ -25,7 +25,7 @@ class Cells(Topology):
     Where clients move, the cells are those of the round: who was covered by an edge uploads to it, and whoever comes
     next downloads from the edges that cover it then.
 
-    Symbols: bridge = alpha_v / alpha_u; cells = a geometry, or a coverage table (edges, clients) of 0/1, dense or sparse.
+    Symbols: bridge = alpha_v / alpha_u; cells = a geometry, or a table (edges, clients) of 0/1.
     Reference: Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021.
     """
 
