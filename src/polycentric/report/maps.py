@@ -88,7 +88,7 @@ def _laid_out(cells: Coverage) -> tuple[Any, Any, Any]:
     of = regions.of.numpy()
     for number, edges in enumerate(regions.edges):
         members = np.flatnonzero(of == number)
-        middle = stations[list(edges)].mean(0) * (1.4 if len(edges) == 1 and n > 1 else 1.0)
+        middle = stations[list(edges)].mean(0) * (1.5 if len(edges) == 1 and n > 1 else 1.0)
         k = np.arange(len(members))
         reach = gap * 0.2 * np.sqrt((k + 0.5) / max(len(members), 12))
         at[members] = middle + np.stack([np.cos(2.399963 * k), np.sin(2.399963 * k)], 1) * reach[:, None]
