@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -307,16 +308,17 @@ class ByCell(Select):
         tie = uniform(*key, "by cell", torch.arange(len(edges))).tolist()
         most = there.tolist()
 
-        def open_to(r: int) -> bool:
-            return out[r] < most[r] and all(got[e] < self.n for e in edges[r])
-
-        waiting = [r for r in range(len(edges)) if open_to(r)]
-        while waiting:
-            r = max(waiting, key=lambda r: (round(exact[r] - out[r], 9), tie[r]))
+        race = [(round(out[r] - exact[r], 9), -tie[r], r) for r in range(len(edges)) if out[r] < most[r]]
+        heapq.heapify(race)
+        while race:
+            rest, lot, r = heapq.heappop(race)
+            if any(got[e] >= self.n for e in edges[r]):
+                continue  # edges that have their number have it for good
             out[r] += 1
             for edge in edges[r]:
                 got[edge] += 1
-            waiting = [r for r in waiting if open_to(r)]
+            if out[r] < most[r]:
+                heapq.heappush(race, (rest + 1, lot, r))
         return out
 
     def remembers(self, n_clients: int) -> Stacks:
