@@ -277,15 +277,16 @@ class ByCell(Select):
         regions = covered(self.cells, everyone.n_clients, everyone.seed, everyone.round).regions
         region = regions.of[everyone.index]
         there = torch.bincount(region, minlength=len(regions.edges))
-        members = torch.split(torch.argsort(region, stable=True), there.tolist())
         counts = self.counts(regions.edges, there, everyone.key)
+        if isinstance(self.of, Uniform):  # all regions at once: the smallest draws of each
+            order = uniform(*everyone.key, "select", everyone.index).argsort()
+            order = order[region[order].argsort(stable=True)]
+            rank = torch.arange(len(order)) - (there.cumsum(0) - there)[region[order]]
+            return everyone[order[rank < torch.tensor(counts)[region[order]]].sort().values]
         of: Any = self.of
-        chosen: list[Cohort] = [
-            replace(of, n=count)(memory, everyone[mine]) for mine, count in zip(members, counts, strict=True) if count
-        ]
-        if not chosen:
-            return everyone[:0]
-        cohort = chosen[0].join(chosen[1:])
+        members = torch.split(torch.argsort(region, stable=True), there.tolist())
+        chosen = [replace(of, n=n)(memory, everyone[mine]) for mine, n in zip(members, counts, strict=True) if n]
+        cohort = everyone[:0].join(chosen)
         return cohort[cohort.index.argsort()]
 
     def counts(self, edges: tuple[tuple[int, ...], ...], there: Tensor, key: tuple[int, int, int]) -> list[int]:
