@@ -19,6 +19,7 @@ from polycentric import (
     CellRegions,
     Everyone,
     InCells,
+    Method,
     Mistake,
     Overlap,
     Poisson,
@@ -42,7 +43,7 @@ from polycentric.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.loop import Schedule, prepare
 from polycentric.models import mlp
 from polycentric.round import receive
-from polycentric.topology import Cells, TwoLevel
+from polycentric.topology import CellClusters, Cells, TwoLevel
 
 LAW = settings(max_examples=30, deadline=None)
 TRAINING = {"lr": 0.05, "epochs": 2, "batch": 5}
@@ -69,7 +70,7 @@ def after(method, federation, rounds=3, **how):
 def models(method, federation, rounds=3):
     """What every client begins the next round from."""
     state = after(method, federation, rounds)
-    return receive(method.at(0)[0], state, ready(method, federation).clients.everyone(state.round))["model"]
+    return receive(method.at(rounds)[0], state, ready(method, federation).clients.everyone(state.round))["model"]
 
 
 def close(a, b):
@@ -537,3 +538,48 @@ def test_a_partition_that_is_wrong_says_why(text, message):
     with pytest.raises(Mistake) as wrong:
         parse(text)
     assert message in str(wrong.value)
+
+
+# -- several models at every edge ----------------------------------------------------------------------------
+
+
+def test_one_model_an_edge_is_fedmes(blobs):
+    federation = blobs(SIZES)
+    edges = Cells(SIX, 1.5)
+    plain = fedmes(cells=SIX, alpha_v=1.5, **TRAINING)
+    other = replace(plain.exchanges[0], topology=CellClusters(edges, 1))
+    a, b = after(plain, federation), after(Method.of("fedmes", other), federation)
+    close(a.centers["model"], b.centers["model"])
+
+
+def test_one_edge_with_several_models_is_weighted_fesem(blobs):
+    federation = blobs((9, 9, 9, 9, 9, 9))
+    a = fedmes(cells=one_cell(6), models=2, **TRAINING)
+    b = METHODS["fesem"](k=2, weighted=True, warm_up=None, **TRAINING)
+    close(models(a, federation, 4), models(b, federation, 4))
+    close(after(a, federation, 4).centers["model"], after(b, federation, 4).centers["model"])
+
+
+def test_groups_find_each_other_through_the_bridges():
+    """Digits turned two ways in every cell: with two models an edge, clients of a kind share a model at each edge."""
+    cells = Overlap(4, 4)
+    federation = load("digits", "rotations=2", clients=24)
+    assert federation.group is not None
+    method = fedmes(cells=cells, models=2, lr=0.1, epochs=10)
+    done = run(method, federation, rounds=3, fine_tune=0)
+    choice, cover = done.state.memory["choice"], covered(cells, 24)
+    for edge in range(3):
+        mine = cover.client[cover.edge == edge]
+        slot = torch.tensor([cover.edge[cover.client == k].tolist().index(edge) for k in mine.tolist()])
+        kind, found = federation.group[mine], choice[mine, slot]
+        assert bool((found == kind).all()) or bool((found == 1 - kind).all())
+    one = run(fedmes(cells=cells, lr=0.1, epochs=10), federation, rounds=3, fine_tune=0)
+    assert done.metrics["micro_accuracy"] > one.metrics["micro_accuracy"]
+    assert "average_accuracy" not in done.metrics
+
+
+def test_several_models_need_clients_that_stay():
+    with pytest.raises(Mistake, match="several models at every edge need clients that stay"):
+        fedmes(cells=CellMap(4, speed=0.1), models=2)
+    with pytest.raises(Mistake, match="models must be at least 1, got 0"):
+        fedmes(models=0)

@@ -24,7 +24,7 @@ from torch import Tensor
 from .cohort import Cohort
 from .errors import require
 from .mixing import Mixing
-from .topology import Cells, Topology, TwoLevel
+from .topology import CellClusters, Cells, Topology, TwoLevel
 
 CLOSE = 1e-9
 
@@ -45,7 +45,12 @@ class EdgeFacts:
 
 def cells_of(topology: Topology) -> Cells | None:
     """The cells of a topology with edges; None: it has none."""
-    return topology.edges if isinstance(topology, TwoLevel) else topology if isinstance(topology, Cells) else None
+    match topology:
+        case TwoLevel(edges=cells) | CellClusters(cells=cells):
+            return cells
+        case Cells():
+            return topology
+    return None
 
 
 def edge_facts(topology: Topology, n_clients: int, sizes: Tensor | None = None, seed: int = 0) -> EdgeFacts:
