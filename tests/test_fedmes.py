@@ -583,3 +583,15 @@ def test_several_models_need_clients_that_stay():
         fedmes(cells=CellMap(4, speed=0.1), models=2)
     with pytest.raises(Mistake, match="models must be at least 1, got 0"):
         fedmes(models=0)
+
+
+def test_numbers_of_models_at_different_edges_need_not_agree():
+    topology = CellClusters(Cells(torch.tensor([[1, 1, 0], [0, 1, 1]])), 2)
+    centers = {"model": torch.tensor([[0.0], [10.0], [10.0], [0.0]])}  # the second edge counts the other way round
+    sent, three = {"model": torch.tensor([[9.0], [9.0], [1.0]])}, everyone(3)
+    placed = topology.remembers(3) | topology.place(topology.remembers(3), three, centers, sent)
+    assert placed["choice"][0, 0] == 1 and placed["choice"][1].tolist() == [1, 0] and placed["choice"][2, 0] == 1
+    up = topology.up(placed, three, "model").to_dense()
+    assert up.tolist() == [[0, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1]]
+    memory, _ = topology.meet(placed, three, centers)
+    assert (topology.down(memory, three, "model") @ centers["model"]).flatten().tolist() == [10, 10, 0]
