@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import polycentric as pc
 from polycentric import (
     Active,
     Federation,
@@ -440,3 +441,14 @@ def test_weights_are_used_where_the_center_takes_its_mean(blobs: Make) -> None:
 def test_a_mistake_is_named(build: Callable[[], Active], text: str) -> None:
     with pytest.raises(Mistake, match=text):
         build()
+
+
+def test_the_age_of_values_is_told() -> None:
+    """Everybody every round: all are fresh. One of four in turn: 0, 1, 2 and 3 rounds old after the first tour."""
+    federation = pc.load("digits", partition=pc.Iid(4))
+    fresh = pc.run(pc.fedavg(select=pc.Active(4)), federation, model="logistic", rounds=3, fine_tune=0)
+    assert "value_age" not in fresh.history[0] and [row["value_age"] for row in fresh.history[1:]] == [0, 0, 0]
+    turns = pc.run(pc.fedavg(select=pc.Active(1, explore=0)), federation, model="logistic", rounds=4, fine_tune=0)
+    assert [row["value_age"] for row in turns.history[1:]] == [0, 0.5, 1, 1.5]
+    plain = pc.run(pc.fedavg(), federation, model="logistic", rounds=1, fine_tune=0)
+    assert "value_age" not in plain.history[-1]

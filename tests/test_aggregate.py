@@ -6,12 +6,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from polycentric.aggregate import Krum, Mean, Median, TrimmedMean
+from polycentric.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
 from polycentric.errors import Mistake
 from polycentric.mixing import Mixing
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
-RULES = (Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2))
+RULES = (Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2), GeometricMedian())
 ROBUST = RULES[1:]
 
 
@@ -201,13 +201,99 @@ def test_krum_minimises_the_sum_over_its_nearest_neighbours():
     close(everyone(Krum(0.25, keep=99), rows), rows.mean(0))
 
 
+# -- the geometric median ------------------------------------------------------------------------------------
+
+
+def distances(rows, point):
+    return (rows - point).norm(dim=1)
+
+
+@LAW
+@given(st.integers(2, 12), st.integers(0, 10**6))
+def test_no_other_point_has_a_smaller_sum_of_distances(n, seed):
+    rows = random(seed, n, 3)
+    best = everyone(GeometricMedian(1000), rows)
+    others = [*rows, rows.mean(0), everyone(Median(), rows), *(best + 1e-2 * random(seed + 1, 20, 3))]
+    assert all(distances(rows, best).sum() <= distances(rows, other).sum() * (1 + 1e-6) for other in others)
+
+
+@LAW
+@given(st.integers(3, 12), st.integers(0, 10**6), st.floats(0.01, 100))
+def test_the_geometric_median_turns_and_grows_with_its_rows(n, seed, by):
+    rows, turn = random(seed, n, 3), torch.linalg.qr(random(seed + 1, 3, 3)).Q
+    rule = GeometricMedian(5000)
+    close(everyone(rule, by * rows @ turn), by * everyone(rule, rows) @ turn, 1e-5 * max(1, by))
+    turned = everyone(Median(), rows @ turn), everyone(Median(), rows) @ turn
+    assert n < 5 or not torch.allclose(*turned)  # which the coordinate-wise median does not
+
+
+@LAW
+@given(st.integers(3, 25), st.integers(0, 10**6), st.sampled_from([1e-3, 10.0, 1e6, 1e12, 1e40, 1e200]), st.booleans())
+def test_fewer_than_half_cannot_move_the_geometric_median_far(n, seed, lie, together):
+    bad = (n - 1) // 2
+    rows = random(seed, n, 4)
+    rows[:bad] = lie * (random(seed + 1, 1, 4) if together else random(seed + 1, bad, 4))
+    share, farthest = bad / n, rows[bad:].norm(dim=1).max()
+    moved = everyone(GeometricMedian(), rows).norm()
+    assert moved <= 1.001 * farthest * 2 * (1 - share) / (1 - 2 * share)
+
+
+def test_half_of_the_rows_can():
+    rows = torch.cat([random(0, 5, 3), 1e6 + random(1, 6, 3)])
+    assert everyone(GeometricMedian(), rows).norm() > 1e5
+
+
+def test_the_geometric_median_of_points_on_a_line_is_their_median():
+    for n in (1, 3, 7):
+        rows = random(n, n, 1) * torch.tensor([3.0, -4.0, 12.0]).double()
+        close(everyone(GeometricMedian(2000), rows), rows.sort(0).values[n // 2], 1e-4)
+
+
+def test_the_geometric_median_of_known_figures():
+    triangle = torch.tensor([[1.0, 0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]], dtype=torch.float64)
+    close(everyone(GeometricMedian(), triangle), torch.zeros(2).double(), 1e-9)
+    square = torch.tensor([[0.0, 0], [2, 0], [2, 2], [0, 2]]).double()
+    close(everyone(GeometricMedian(), square), torch.ones(2).double(), 1e-9)
+    inside = torch.cat([3 * triangle, torch.tensor([[0.1, 0.2]]).double()])  # a row inside the others is the answer
+    close(everyone(GeometricMedian(2000), inside), inside[3], 1e-4)
+
+
+def test_more_than_half_of_the_rows_in_one_place_are_the_answer():
+    rows = torch.cat([torch.full((6, 3), 2.0), 1e9 * torch.ones(5, 3)])
+    assert torch.equal(everyone(GeometricMedian(), rows), rows[0])
+
+
+# -- rows that are no numbers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_that_is_not_finite_is_not_heard(rule, bad):
+    rows, own = random(0, 6, 4), random(1, 2, 4)
+    rows[2, 1] = bad
+    good = torch.tensor([0, 1, 3, 4, 5])
+    up = torch.ones(2, 6)
+    up[1] = 0
+    up[1, 2] = 1  # the second center hears that row alone
+    values, mask = heard(rule, Mixing.dense(up), rows, own)
+    close(values[0], everyone(rule, rows[good]))
+    assert torch.equal(values[1], own[1]) and mask.tolist() == [True, False]
+
+
 @LAW
 @given(st.sampled_from(ROBUST), st.integers(0, 10**6))
 def test_wide_rows_are_decided_coordinate_by_coordinate(rule, seed):
-    if isinstance(rule, Krum):
+    if isinstance(rule, Krum | GeometricMedian):
         return
     rows = random(seed, 5, 3).repeat(1, 30_000)  # more columns than are sorted at once
     close(everyone(rule, rows), everyone(rule, rows[:, :3]).repeat(30_000))
+
+
+@pytest.mark.parametrize("rule", [Krum(0.2), Krum(0.2, keep=2), GeometricMedian()], ids=str)
+def test_distances_add_up_over_pieces_of_the_width(rule):
+    rows = random(7, 6, 3)
+    wide = rows.repeat(1, 30_000)  # all distances grow by the same factor
+    close(everyone(rule, wide), everyone(rule, rows).repeat(30_000), 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +304,8 @@ def test_wide_rows_are_decided_coordinate_by_coordinate(rule, seed):
         (lambda: TrimmedMean(float("nan")), "TrimmedMean.beta must be in [0, 0.5), got nan; try 0.1"),
         (lambda: Krum(0.5), "Krum.liars must be in [0, 0.5), got 0.5; try 0.1"),
         (lambda: Krum(keep=0), "Krum.keep must be at least 1, got 0"),
+        (lambda: GeometricMedian(0), "GeometricMedian.iterations must be at least 1, got 0"),
+        (lambda: GeometricMedian(smooth=0.0), "GeometricMedian.smooth must be in (0, 1), got 0.0; try 1e-6"),
     ],
 )
 def test_a_rule_without_a_majority_is_refused(build, text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -207,6 +208,9 @@ MISTAKES = [
     ([*RUN, "--set", "select=uniform"], "Uniform", "Uniform(n=10)"),
     ([*RUN, "--set", "select.n=3"], "'select.n'", "choose another select"),
     ([*RUN, "--set", "select=poisson"], "poisson", "select=poisson(rate=...)"),
+    ([*RUN, "--attack", "signflip"], "'signflip'", "did you mean 'sign-flip'?"),
+    ([*RUN, "--attack", "nan(share=2)"], "got 2", "try 0.2"),
+    (["compare", "fedavg", "--attack", "nan(scale=2)"], "'scale'", "Known: share"),
     # data
     ([*RUN, "--data", "nan.npz"], "nan.npz: x holds NaN", "remove or fill"),
     ([*RUN, "--data", "label.npz"], "0 to 7", "0 to 2"),
@@ -300,6 +304,18 @@ def test_json_is_one_object_with_the_agreed_keys(here, say):
     assert all(0 <= summary["metrics"][name] <= 1 for name in METRICS)
     assert summary["bytes_up"] == summary["bytes_down"] == 4 * 4 * 4 * (5 * 3 + 3)  # rounds, clients, bytes, weights
     assert strict((here / "run" / "summary.json").read_text().replace("\n", "") + "\n") == summary
+
+
+def test_attackers_are_told_and_count_nowhere(here, say):
+    words = ["run", "fedavg", *SMALL, "--attack", "sign-flip(share=0.25)"]
+    summary = strict(say(*words, "--out", "run", "--json").out)
+    assert summary["attackers"] == 1 and "SignFlip(share=0.25" in summary["attack"]
+    assert "note: 1 clients attacked; scores are those of the others" in say(*words, "--out", "other").err
+    plain = strict(say("run", "fedavg", *SMALL, "--out", "plain", "--json").out)
+    assert plain["attackers"] == 0 and plain["attack"] is None
+    with (here / "run/clients.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["accuracy_in_use"] == "" for row in rows].count(True) == 1
 
 
 def test_the_same_seed_gives_the_same_bits(here, say):

@@ -257,7 +257,9 @@ def test_a_mistake_in_the_settings_is_named(values, text):
 
 
 def test_a_key_nobody_knows_is_told_apart_by_its_file():
-    with pytest.raises(Mistake, match=r"^unknown key in a\.toml 'round': did you mean 'rounds'\? Known: block, "):
+    with pytest.raises(
+        Mistake, match=r"^unknown key in a\.toml 'round': did you mean 'rounds'\? Known: attack, block, "
+    ):
         Settings.of({"method": "fedavg", "round": 3}, "a.toml")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from polycentric import (
     Average,
     Diverged,
     Federation,
+    GeometricMedian,
     KeepPrivate,
     Krum,
     Mean,
@@ -40,7 +42,7 @@ from polycentric.data import Split
 from polycentric.loop import Run, Schedule, environment, prepare, resume
 from polycentric.models import mlp
 from polycentric.record import Folder
-from polycentric.round import receive
+from polycentric.round import opened, receive
 from polycentric.stack import WHOLE, Layout
 
 Make = Callable[..., Federation]
@@ -87,10 +89,12 @@ PLAIN: dict[str, dict[str, Any]] = {
     "fomaml": META,
     "meta": {"first": Average(), "rounds": 10},
     "fesem": {"warm_up": None},
+    "tkm": {"warm_up": None},
+    "ifca": {"k": 1},
 }
 
 # What makes a method stand still, and what makes it grow beyond all bounds.
-STILL: dict[str, dict[str, Any]] = {"maml": {"center": SGD(0.0)}, "fomaml": {"center": SGD(0.0)}}
+STILL: dict[str, dict[str, Any]] = {"maml": {"center": SGD(0.0)}, "fomaml": {"center": SGD(0.0)}, "ifca": {"k": 1}}
 GROWS: dict[str, dict[str, Any]] = {
     "maml": {"lr": 0.0, "center": SGD(1e40)},
     "fomaml": {"lr": 0.0, "center": SGD(1e40)},
@@ -138,7 +142,9 @@ def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -
 def in_use(method: Method, federation: Federation, rounds: int = 3) -> Tensor:
     """The model every client would begin the next round from."""
     state = after(method, federation, rounds)
-    return receive(method.at(state.round)[-1], state, ready(method, federation).clients.everyone(state.round))["model"]
+    exchange, clients = method.at(state.round)[-1], ready(method, federation).clients
+    everyone = clients.everyone(state.round)
+    return opened(exchange, receive(exchange, state, everyone), clients.run, everyone)["model"]
 
 
 def tensors(state: State) -> dict[str, Tensor]:
@@ -198,6 +204,16 @@ def test_it_runs_and_learns(name: str, blobs: Make) -> None:
     assert done.state.round == 8
     assert all(rows.isfinite().all() for rows in tensors(done.state).values())
     assert done.metrics["micro_loss"] < done.scores["initial"].summary()["micro_loss"]
+
+
+@every_method
+def test_it_tells_how_long_it_would_take_and_what_moved_over_which_links(name: str, blobs: Make) -> None:
+    done = ready(build(name), blobs(), schedule=Schedule(3)).go()
+    times = [row["simulated_seconds"] for row in done.history]
+    assert times[0] == 0 and len(times) == 4 and all(a < b < float("inf") for a, b in pairwise(times))
+    summary = done.summary()
+    assert summary["simulated_seconds"] == times[-1]
+    assert sum(summary["bytes_by_link"].values()) == summary["bytes_up"] + summary["bytes_down"]
 
 
 @every_method
@@ -457,7 +473,7 @@ def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
 
 # -- parts combine -------------------------------------------------------------------------------------------
 
-AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2)]
+AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), GeometricMedian(), Krum(0.2), Krum(0.2, keep=2)]
 CENTERS = [Average(), SGD(0.5), Momentum(0.5, 0.9), Adam(0.01)]
 takes_parts = pytest.mark.parametrize(
     "name", [name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from polycentric.metrics import Scores, agreement, score, share_below, worst_decile
+from polycentric.metrics import Scores, agreement, area_under_roc, score, share_below, worst_decile
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
 CLASSES = 4
@@ -152,3 +152,36 @@ def test_share_below_counts_clients_that_lose_by_taking_part():
 def test_relabelled_groups_are_the_same_groups(group, names):
     relabelled = np.array([names[g] for g in group])
     assert agreement(relabelled, np.array(group)) == 1
+
+
+@LAW
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 6), seeds)
+def test_the_area_under_the_roc_curve_is_scikit_learns_and_sees_only_the_order(n1, n0, steps, seed):
+    r = np.random.default_rng(seed)
+    positive = r.permutation(np.arange(n1 + n0) < n1)
+    margin = r.integers(-steps, steps + 1, n1 + n0) / 2  # many ties
+    area = area_under_roc(margin, positive)
+    assert area == pytest.approx(roc_auc_score(positive, margin), abs=1e-12)
+    assert area_under_roc(np.exp(3 * margin) - 7, positive) == pytest.approx(area, abs=1e-12)
+    assert area_under_roc(-margin, positive) == pytest.approx(1 - area, abs=1e-12)
+    assert area_under_roc(margin, ~positive) == pytest.approx(1 - area, abs=1e-12)
+
+
+def test_the_area_cannot_be_told_from_one_class_or_without_a_score():
+    assert np.isnan(area_under_roc(np.array([0.1, 0.2]), np.array([True, True])))
+    assert np.isnan(area_under_roc(np.array([0.1, 0.2]), np.array([False, False])))
+    assert np.isnan(area_under_roc(np.array([0.1, np.nan]), np.array([False, True])))
+    assert area_under_roc(np.array([np.inf, -np.inf]), np.array([True, False])) == 1
+    assert area_under_roc(np.zeros(5), np.array([True, False, False, True, True])) == 0.5
+
+
+def test_two_classes_have_an_area_and_the_recall_of_the_rarer_one():
+    labels, predicted = np.array([1, 1, 0, 0, 0]), np.array([1, 0, 0, 0, 1])
+    margin, owner = np.array([2.0, -1.0, -2.0, -3.0, 1.0]), np.array([0, 0, 1, 1, 1])
+    scores = score(predicted, labels, np.ones(5), owner, 2, 2, margin)
+    assert scores.auc == pytest.approx(5 / 6) and scores.minority_recall == 0.5
+    assert scores.summary()["auc"] == scores.auc and scores.summary()["minority_recall"] == 0.5
+    assert not {"auc", "minority_recall"} & scores.only(np.array([True, False])).summary().keys()  # pooled over all
+    turned = score(1 - predicted, 1 - labels, np.ones(5), owner, 2, 2, -margin)
+    assert turned.auc == pytest.approx(scores.auc) and turned.minority_recall == scores.minority_recall
+    assert not {"auc", "minority_recall"} & score(predicted, labels, np.ones(5), owner, 2, 3).summary().keys()

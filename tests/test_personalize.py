@@ -44,6 +44,14 @@ def test_held_out_clients_never_train_and_are_scored_apart(digits: Federation) -
     assert run.history[-1]["held_out_macro_accuracy"] == run.summary()["held_out"]["in_use"]["macro_accuracy"]
 
 
+def test_runs_of_several_seeds_can_hold_out_the_same_clients(digits: Federation) -> None:
+    def new(seed: int, chosen: int | None) -> list[bool]:
+        run = prepare(pc.fedavg(), digits, held_out=0.5, seed=seed, held_out_seed=chosen)
+        return list(run.clients.new.tolist())
+
+    assert new(3, 0) == new(4, 0) == new(0, None) != new(3, None)
+
+
 def test_who_is_held_out_depends_on_the_seed_alone(digits: Federation) -> None:
     def new(seed: int, method: pc.Method) -> torch.Tensor:
         return prepare(method, digits, held_out=0.5, seed=seed).clients.new

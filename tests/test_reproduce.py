@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from polycentric.errors import Mistake
 from polycentric.loop import Run
 from polycentric.models import MODELS
 from polycentric.reproduce import TABLES, Claim, Row, Table, reproduce_table
+from polycentric.reproduce.table import curves, first_reaching, history
 
 KEYS = ["what", "setting", "data", "paper", "ours_mean", "ours_std", "seeds", "holds", "note", "command"]
 COMMON: dict[str, Any] = {
@@ -149,6 +151,7 @@ def test_every_table_can_be_run(name):
     for row in table.rows:
         asked = Settings.of({**row.settings, "seed": 0})
         asked.build_method()
+        asked.build_attack()
         assert asked.model is None or asked.model in MODELS
         if asked.partition:
             parse(asked.partition, asked.clients)
@@ -166,3 +169,43 @@ def test_every_claim_is_judged_by_what_there_is(name):
     assert all(table.holds(value[0], value[0]) is not False for value in papers.values())
     for claim in table.claims:  # the paper agrees with itself
         assert claim.judge(papers)[0] is not False, claim.text
+
+
+def test_a_measure_can_read_the_history_of_a_run_that_was_moved(done, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(done / "runs", tmp_path / "elsewhere" / "runs")
+    seen = []
+
+    def measure(summary):
+        seen.append(Path(summary["run_dir"]))
+        return float(len(history(summary["run_dir"])))
+
+    rows, _ = made(replace(TINY, measure=measure), tmp_path / "elsewhere")
+    assert all(path.is_relative_to(tmp_path) for path in seen) and len(seen) == 6
+    assert [row["ours_mean"] for row in rows] == [3, 3, 3]  # before the first round, and after each of two
+
+
+def test_the_first_evaluation_at_a_target_and_curves_as_long_as_the_shortest(tmp_path):
+    def run(name, values):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"round": 2 * k, "micro_accuracy": v}) + "\n" for k, v in enumerate(values)]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(lines))
+        return tmp_path / name
+
+    long, short = run("long", [0.1, 0.5, None, 0.5, 0.9]), run("short", [0.2, 0.6, 0.7])
+    assert first_reaching(long, 0.5)["round"] == 2 and first_reaching(long, 0.6)["round"] == 8
+    assert first_reaching(short, 0.9) is None and first_reaching(short, 0.1, "auc") is None
+    rounds, numbers = curves([long, short, tmp_path / "never"], "micro_accuracy")
+    assert rounds == [0, 2, 4] and numbers[1] == [0.2, 0.6, 0.7] and math.isnan(numbers[0][2])
+    assert curves([], "micro_accuracy") == ([], [])
+
+
+def test_a_target_that_one_of_two_methods_reaches_counts_for_it():
+    claim = TABLES["fedcurv"].claims[0]
+
+    def judge(mine, theirs):
+        return claim.judge({f"E=50, rounds to 90 %, {m}": v for m, v in (("FedCurv", mine), ("FedAvg", theirs))})
+
+    assert judge([10.0, 12.0], [20.0, 21.0])[0] and not judge([20.0, 21.0], [10.0, 12.0])[0]
+    assert judge([10.0, 12.0], [20.0, math.nan])[0] and judge([math.nan, 5.0], [99.0, 99.0])[0] is False
+    assert judge([math.nan], [math.nan])[0] is None

@@ -6,8 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .aggregate import Krum, Mean, Median, TrimmedMean
+    from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+    from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .clients import Simulation
+    from .clock import Delays, Normalised, Physical
     from .coverage import CellMap, CellRegions, CellTable, Overlap, RingCells
     from .data import Classes, Dirichlet, Federation, Iid, InCells, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from .loop import Run, run
     from .method import Exchange, Method, State
     from .methods import METHODS
+    from .methods.cfl import cfl
     from .methods.fedavg import fedavg
     from .methods.fedcurv import fedcurv
     from .methods.feddane import feddane
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
     from .methods.hierarchical import hierarchical
+    from .methods.ifca import ifca
     from .methods.maml import maml
     from .methods.meta import meta
     from .methods.nofed import nofed
     from .methods.reptile import reptile
+    from .methods.tkm import tkm
     from .mixing import Mixing
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
@@ -40,16 +45,18 @@ if TYPE_CHECKING:
     from .topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
-    "aggregate": "Krum Mean Median TrimmedMean",
+    "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
+    "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
     "clients": "Simulation",
+    "clock": "Delays Normalised Physical",
     "coverage": "CellMap CellRegions CellTable Overlap RingCells",
     "data": "Classes Dirichlet Federation Iid InCells Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml hierarchical maml "
-    "meta nofed reptile",
+    "methods": "METHODS cfl fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml hierarchical ifca "
+    "maml meta nofed reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
@@ -87,16 +94,20 @@ __all__ = [
     "Classes",
     "Clusters",
     "Curvature",
+    "Delays",
     "Dirichlet",
     "Diverged",
     "Everyone",
     "Exchange",
     "Federation",
+    "GeometricMedian",
     "Graph",
     "Iid",
     "InCells",
     "KeepPrivate",
     "Krum",
+    "LabelFlip",
+    "LargeNorm",
     "Looped",
     "Mean",
     "Median",
@@ -105,14 +116,19 @@ __all__ = [
     "Mixing",
     "Momentum",
     "Natural",
+    "Normalised",
+    "NotANumber",
     "Overlap",
+    "Physical",
     "Poisson",
     "Prox",
     "Quantity",
     "RingCells",
     "Rotations",
     "Run",
+    "SameValue",
     "Shards",
+    "SignFlip",
     "Simulation",
     "Stacked",
     "Star",
@@ -123,6 +139,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -134,6 +151,7 @@ __all__ = [
     "fesem",
     "fomaml",
     "hierarchical",
+    "ifca",
     "load",
     "maml",
     "meta",
@@ -142,4 +160,5 @@ __all__ = [
     "reptile",
     "run",
     "run_round",
+    "tkm",
 ]

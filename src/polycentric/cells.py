@@ -54,13 +54,18 @@ def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation 
     return resume(prepared, folder, watch)
 
 
-def ended(folder: Folder) -> Run:
-    """A finished run as it was at its end, for looking at: nothing is trained, nothing written."""
-    prepared = settings_of(folder).prepare()
+def ended(folder: Folder, device: str | None = None) -> Run:
+    """A finished run as it was at its end, for looking at: nothing is trained, nothing written.
+
+    `device`: where to look at it; None: where it was run.
+    """
+    settings = settings_of(folder)
+    prepared = (settings if device is None else settings.model_copy(update={"device": device})).prepare()
     checkpoint, problems = folder.load(prepared.clients.task.device)
     if checkpoint is None:
         raise Mistake(f"{folder.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
     prepared.state, prepared.tally, prepared.folder = checkpoint.state, checkpoint.tally, folder
+    prepared.history, prepared.places = list(checkpoint.history), folder.read_places()
     if prepared.schedule.patience and checkpoint.tally.best_round is not None:
         prepared.state = folder.load_best(prepared.clients.task.device)
     return prepared

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .aggregate import Rows, Sum
+from .attack import Attack
 from .cohort import Cohort
 from .data import Federation
 from .draw import uniform
@@ -40,6 +41,8 @@ class Simulation:
         executor: "looped", "stacked", or "auto" to choose by model and device (see `chosen`).
         block: clients learned at once; None: as many as fit the cache.
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
+        held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
+        attack: what a share of the clients does to the others; None: all are honest.
     """
 
     federation: Federation
@@ -48,6 +51,8 @@ class Simulation:
     executor: ExecutorName = "auto"
     block: int | None = None
     held_out: float = 0.0
+    held_out_seed: int | None = None
+    attack: Attack | None = None
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +66,10 @@ class Simulation:
                 "or uses an operation without a batched form; use --executor looped"
             )
         object.__setattr__(self, "executor", name)
-        object.__setattr__(self, "run", EXECUTORS[name](self.task, self.federation.train))
+        train = self.federation.train
+        if self.attack is not None:
+            train = self.attack.poisoned(train, self.liars, len(self.federation.classes))
+        object.__setattr__(self, "run", EXECUTORS[name](self.task, train))
 
     @cached_property
     def block_size(self) -> int:
@@ -76,8 +84,20 @@ class Simulation:
         """Which clients are held out of training, (clients,) bool."""
         every = torch.arange(self.federation.n_clients)
         out = torch.zeros(len(every), dtype=torch.bool)
-        out[uniform(self.seed, "held out", every).argsort()[: round(self.held_out * len(every))]] = True
+        seed = self.seed if self.held_out_seed is None else self.held_out_seed
+        out[uniform(seed, "held out", every).argsort()[: round(self.held_out * len(every))]] = True
         return out
+
+    @cached_property
+    def liars(self) -> Tensor:
+        """Which clients attack, (clients,) bool; never those that are held out or have no data."""
+        able = (self.federation.train.sizes > 0) & ~self.new
+        return torch.zeros_like(able) if self.attack is None else self.attack.liars(self.seed, able)
+
+    @property
+    def judged(self) -> Tensor:
+        """Whose scores count, (clients,) bool: those who are not held out, and honest."""
+        return ~self.new & ~self.liars
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data and are not held out."""
@@ -95,6 +115,8 @@ class Simulation:
         for block in cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size):
             received = receive(exchange, state, block)
             sent, kept = visit(exchange, received, take(state.kept, block.index), self.run, block)
+            if self.attack is not None:
+                sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
             good = finite(sent | kept, len(block))
             if bool(good.all()):
                 yield Answer(block, sent, kept)

@@ -19,7 +19,9 @@ from typing import Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .aggregate import Aggregate, Krum, Mean, Median, TrimmedMean
+from .aggregate import Aggregate, GeometricMedian, Krum, Mean, Median, TrimmedMean
+from .attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
+from .clock import Clock, Delays, Normalised, Physical
 from .coverage import GEOMETRIES, Geometry
 from .data import Federation, load
 from .errors import Mistake, require, unknown
@@ -36,10 +38,24 @@ from .stack import WHOLE, Cut, KeepPrivate
 PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active, "by-cell": ByCell},
     Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
-    Aggregate: {"mean": Mean, "trimmed-mean": TrimmedMean, "median": Median, "krum": Krum},
+    Aggregate: {
+        "mean": Mean,
+        "trimmed-mean": TrimmedMean,
+        "median": Median,
+        "krum": Krum,
+        "geometric-median": GeometricMedian,
+    },
+    Attack: {
+        "nan": NotANumber,
+        "sign-flip": SignFlip,
+        "large-norm": LargeNorm,
+        "same-value": SameValue,
+        "label-flip": LabelFlip,
+    },
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
     Geometry: GEOMETRIES,
+    Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
 }
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
@@ -65,11 +81,15 @@ class Settings(BaseModel):
     target: float | None = Field(default=None, gt=0, le=1)
     fine_tune: int = Field(default=1, ge=0)
     dissimilarity: bool = False
+    optimistic: bool = False
     held_out: float = Field(default=0.0, ge=0, lt=1)
+    held_out_seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    attack: str | None = None
     executor: Literal["auto", "looped", "stacked"] = "auto"
     block: int | None = Field(default=None, ge=1)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    clock: str = "physical"
 
     @staticmethod
     def of(values: Mapping[str, Any], where: str = "the command") -> Settings:
@@ -89,6 +109,16 @@ class Settings(BaseModel):
         """The method these settings describe."""
         return build_method(self.method, self.set)
 
+    def build_clock(self) -> Clock:
+        """The clock these settings describe."""
+        clock: Clock = part_of("clock", self.clock, PARTS[Clock])
+        return clock
+
+    def build_attack(self) -> Attack | None:
+        """The attack these settings describe: `sign-flip(share=0.2)`."""
+        attack: Attack | None = value_of("attack", self.attack, Attack | None)
+        return attack
+
     def load_data(self) -> Federation:
         """The federation these settings describe."""
         valid = self.valid or (0.1 if self.patience else 0.0)  # patience needs somebody to ask
@@ -96,7 +126,8 @@ class Settings(BaseModel):
 
     def prepare(self, federation: Federation | None = None) -> Run:
         """The run these settings describe, before its first round."""
-        method = self.build_method()  # before the data are read: a mistake here costs nothing
+        # Before the data are read: a mistake costs nothing.
+        method, clock, attack = self.build_method(), self.build_clock(), self.build_attack()
         federation = federation if federation is not None else self.load_data()
         schedule = Schedule(
             self.rounds,
@@ -106,6 +137,7 @@ class Settings(BaseModel):
             self.target,
             self.fine_tune,
             self.dissimilarity,
+            self.optimistic,
         )
         return prepare(
             method,
@@ -116,8 +148,11 @@ class Settings(BaseModel):
             executor=self.executor,
             block=self.block,
             held_out=self.held_out,
+            held_out_seed=self.held_out_seed,
+            attack=attack,
             device=self.device,
             dtype=self.dtype,
+            clock=clock,
         )
 
 

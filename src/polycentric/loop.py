@@ -8,17 +8,20 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from .attack import Attack
 from .clients import ExecutorName, Simulation
-from .clock import Traffic, traffic
+from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
+from .draw import seed_of
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, average, disagreement, dissimilarity, edge_scores, evaluate
+from .evaluate import all_clients, average, disagreement, dissimilarity, edge_scores, evaluate, optimistic
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
@@ -43,6 +46,9 @@ class Schedule:
     target: float | None = None  # stop once the test accuracy over all examples is there: how many rounds it takes
     fine_tune: int = 1  # epochs of local training before the last evaluation; 0: leave it out
     dissimilarity: bool = False  # also measure how unlike the clients' gradients are, at every evaluation
+    optimistic: bool = (
+        False  # also score the centers by a rule that looks at the test labels; see `evaluate.optimistic`
+    )
 
     def __post_init__(self) -> None:
         require(self.rounds >= 0, f"rounds must not be negative, got {self.rounds}")
@@ -76,10 +82,12 @@ class Run:
     schedule: Schedule
     state: State
     model: str
+    clock: Clock = Physical()
     tally: Tally = Tally()
     history: list[dict[str, Any]] = field(default_factory=list)
     folder: Folder | None = None
-    scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised
+    scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised, ...
+    places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
     averaged: tuple[State, dict[str, float]] | None = field(default=None, repr=False)  # the newest state's
@@ -91,11 +99,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The scores of the model in use at the end, at the clients that train."""
+        """The scores of the model in use at the end, at the clients that train and do not attack."""
         return self._seen(self.scores["in_use"]).summary() | self._clusters() | self._average()
 
     def _seen(self, scores: Scores) -> Scores:
-        return scores.only(~self.clients.new.numpy()) if self.clients.held_out else scores
+        judged = self.clients.judged.numpy()
+        return scores if judged.all() else scores.only(judged)
 
     def _held_out(self, scores: Scores) -> Scores:
         return scores.only(self.clients.new.numpy())
@@ -117,12 +126,17 @@ class Run:
             "metrics": plain(self.metrics),
             "initial": plain(self._seen(self.scores["initial"]).summary()) if "initial" in self.scores else None,
             "personalised": plain(self._seen(personalised).summary() | self._worse()) if personalised else None,
+            **self._optimistic(),
             "held_out": new or None,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
-            "simulated_seconds": None,
+            "bytes_by_link": dict(self.tally.links),
+            "simulated_seconds": self.tally.seconds,
+            "late": self.tally.late,
             "epsilon": None,
             "dropped": self.tally.dropped,
+            "attack": repr(self.clients.attack) if self.clients.attack else None,
+            "attackers": int(self.clients.liars.sum()),  # their scores count nowhere
             "best_round": self.tally.best_round,
             "best_validation": self.tally.best,
             "rounds_to_target": self.rounds_to_target,
@@ -177,29 +191,39 @@ class Run:
 
     def _round(self, watch: Watcher | None) -> None:
         before = self.state
-        after, trips = run_round(self.method, before, self.clients)
-        self._check(trips, before, after)
-        moved = sum((traffic(trip) for trip in trips), start=Traffic())
-        lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips)
+        width = self.clients.task.width
+        heard = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
+        after, trips = run_round(self.method, before, heard)
+        loads = [load_of(trip, width) for trip in trips]
+        late = [int(self.clock.late(load).sum()) for load in loads]
+        self._check(trips, late, before, after)
+        moved = sum((traffic(trip, self.clock.broadcast) for trip in trips), start=Traffic())
+        lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips) - sum(late)
+        times = self.tally.clients_times(self.federation.n_clients)
+        for load in loads:
+            times = self.clock.advance(times, load)
         if lost and self.folder:
             self.folder.log(f"round {before.round}: {lost} answers were not finite and were left out")
         self.state = after
         self.tally = replace(
-            self.tally,
+            self.tally.at(times),
             bytes_up=self.tally.bytes_up + moved.up,
             bytes_down=self.tally.bytes_down + moved.down,
+            links={name: self.tally.links.get(name, 0) + n for name, n in moved.links.items()},
             dropped=self.tally.dropped + lost,
+            late=self.tally.late + sum(late),
         )
         row = self._evaluate(trips) if self.schedule.evaluates(after.round) else None
         if watch:
             watch(after.round, self.schedule.rounds, row)
 
-    def _check(self, trips: list[Trip], before: State, after: State) -> None:
-        for trip in trips:
-            lost = len(trip.cohort) - len(trip.arrived)
-            if 2 * lost > len(trip.cohort):
+    def _check(self, trips: list[Trip], late: list[int], before: State, after: State) -> None:
+        for trip, left_out in zip(trips, late, strict=True):
+            asked = len(trip.cohort) - left_out
+            lost = asked - len(trip.arrived)
+            if 2 * lost > asked:
                 raise Diverged(
-                    f"round {before.round}: {lost} of {len(trip.cohort)} clients sent numbers that are not finite; "
+                    f"round {before.round}: {lost} of {asked} clients sent numbers that are not finite; "
                     "the training diverges: try a smaller learning rate, such as --set lr=0.01"
                 )
         if not bool(after.centers["model"].sum(dtype=torch.float64).isfinite()):
@@ -216,8 +240,9 @@ class Run:
             "dropped": self.tally.dropped,
             "bytes_up": self.tally.bytes_up,
             "bytes_down": self.tally.bytes_down,
+            "simulated_seconds": self.tally.seconds,
         }
-        row |= self._seen(scores).summary() | self._clusters() | self._average()
+        row |= self._seen(scores).summary() | self._clusters() | self._ages() | self._average()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
         if self.schedule.dissimilarity:
@@ -231,6 +256,7 @@ class Run:
             if trips:
                 self._judge(valid)
         row = plain(row)
+        self._record_places()
         self.history.append(row)
         if self.folder:
             self.folder.append_metrics(row)
@@ -273,20 +299,50 @@ class Run:
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
         elif "in_use" not in self.scores:
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
+        if self.schedule.optimistic and (
+            found := optimistic(self.method, self.state, self.clients, self.federation.test)
+        ):
+            self.scores |= dict(zip(("optimistic", "one_center"), found, strict=True))
         if self.schedule.fine_tune and (train := trainer_of(self.method)):
             tune = replace(train, epochs=self.schedule.fine_tune, steps=None, terms=(), decay=1.0)
             self.scores["personalised"] = evaluate(self.method, self.state, self.clients, self.federation.test, tune)
 
+    def _optimistic(self) -> dict[str, Any]:
+        """What centers chosen by the test labels would score: to be shown beside a result, never as one."""
+        if not self.schedule.optimistic:
+            return {}
+        if "optimistic" not in self.scores:
+            return {"optimistic": None}
+        each, one = (plain(self._seen(self.scores[name]).summary()) for name in ("optimistic", "one_center"))
+        return {"optimistic": {**each, "one_center": one}}
+
     def _worse(self) -> dict[str, float]:
         """The share of clients that fine-tuning made worse."""
-        return {"share_worse": share_below(self.scores["personalised"], self.scores["in_use"])}
+        return {"share_worse": share_below(self._seen(self.scores["personalised"]), self._seen(self.scores["in_use"]))}
 
     def _clusters(self) -> dict[str, float]:
         """How well clusters agree with known groups, where there are both."""
         group, assignment = self.federation.group, self.state.memory.get("assignment")
         if group is None or assignment is None:
             return {}
-        return {"ari": agreement(assignment.cpu().numpy(), group.numpy())}
+        honest = ~self.clients.liars
+        return {"ari": agreement(assignment.cpu()[honest].numpy(), group[honest].numpy())}
+
+    def _record_places(self) -> None:
+        """Every client's center at an evaluation, where clients have one: a line of places.csv."""
+        assignment = self.state.memory.get("assignment")
+        if assignment is None or self.state.round == 0:  # before the first round nobody has found a place
+            return
+        self.places[self.state.round] = assignment.cpu().tolist()
+        if self.folder:
+            self.folder.append_places(self.state.round, self.places[self.state.round])
+
+    def _ages(self) -> dict[str, float]:
+        """How old the clients' values are on average, in rounds, where the selection goes by them."""
+        when = self.state.memory.get("value_round")
+        if when is None or not bool((when >= 0).any()):
+            return {}
+        return {"value_age": float((self.state.round - 1 - when[when >= 0]).double().mean())}
 
     def _average(self) -> dict[str, float]:
         """The mean of all centers as one model, and how far apart clients are, where centers work towards one."""
@@ -319,7 +375,8 @@ class Run:
         group = self.federation.group
         for k, name in enumerate(self.federation.clients):
             values = [self.scores[c].accuracy[k] for c in columns] + [self.scores[c].loss[k] for c in columns]
-            shown = ["" if math.isnan(v) else f"{v:.6g}" for v in values]
+            counts = not bool(self.clients.liars[k])  # an attacker's scores count nowhere
+            shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):
@@ -351,11 +408,15 @@ def prepare(
     executor: ExecutorName = "auto",
     block: int | None = None,
     held_out: float = 0.0,
+    held_out_seed: int | None = None,
+    attack: Attack | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    clock: Clock = Physical(),
     folder: Folder | None = None,
 ) -> Run:
     """A run before its first round."""
+    check(clock, method)
     require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {dtype!r}")
     require(
         schedule.patience is None or len(federation.valid) > 0,
@@ -364,11 +425,20 @@ def prepare(
     where = device_of(device)
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
-    task = Task.of(federation, chosen, cut=method.cut, seed=seed, loss=loss, dtype=getattr(torch, dtype), device=where)
-    clients = Simulation(federation, task, seed, executor, block, held_out)
-    state = method.begin(task.start(), federation.n_clients)
+    build = partial(Task.of, federation, chosen, cut=method.cut, loss=loss, dtype=getattr(torch, dtype), device=where)
+    task = build(seed=seed)
+    clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed, attack)
+    others = range(1, method.starts(federation.n_clients))
+    starts = [task.start(), *(build(seed=seed_of(seed, "center", j)).start() for j in others)]
+    require(
+        not others or not torch.equal(starts[0]["model"], starts[1]["model"]),
+        f"{method.name} wants centers that begin differently, but this model is given with its numbers: give its name, "
+        "its class, or a function that makes it",
+    )
+    start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
+    state = method.begin(start, federation.n_clients)
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
-    return Run(method, clients, schedule, state, name, folder=folder)
+    return Run(method, clients, schedule, state, name, clock, folder=folder)
 
 
 def run(
@@ -385,6 +455,7 @@ def run(
     patience: int | None = None,
     target: float | None = None,
     fine_tune: int = 1,
+    optimistic: bool = False,
     **how: Any,
 ) -> Run:
     """Run a method on a federation and return the finished run.
@@ -397,15 +468,17 @@ def run(
         seed: of everything random.
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
-        evaluate_every, checkpoint_every, patience, target, fine_tune: see `Schedule`.
-        how: executor, block, held_out, device, dtype, loss; see `prepare`.
+        evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic: see `Schedule`.
+        how: executor, block, held_out, held_out_seed, attack, device, dtype, loss, clock; see `prepare`.
     """
-    schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune)
+    schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic=optimistic)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
     if out is not None:
         prepared.folder = Folder.new(Path(out))
         prepared.folder.write_json(
-            "config.json", {"method": repr(method), "model": prepared.model, "seed": seed, "rounds": rounds}
+            "config.json",
+            {"method": repr(method), "model": prepared.model, "seed": seed, "rounds": rounds}
+            | {"clock": repr(prepared.clock)},
         )
         prepared.folder.write_json("environment.json", environment(prepared))
     return prepared.go(watch)
@@ -422,18 +495,22 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
             f"the data are not those the run began with (fingerprint {prepared.federation.fingerprint}, then "
             f"{was.get('fingerprint')}): restore them, or begin a new run"
         )
-    for what, now in (("parameters", prepared.clients.task.width), ("method", repr(prepared.method))):
+    same = {"parameters": prepared.clients.task.width, "method": repr(prepared.method)}
+    same |= {"attack": repr(prepared.clients.attack), "clock": repr(prepared.clock)}
+    for what, now in same.items():
         if was.get(what, now) != now:
-            raise Mistake(f"the {what} are not those the run began with: restore its config.json, or begin a new run")
+            raise Mistake(f"not the {what} that the run began with: restore its config.json, or begin a new run")
     checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.folder = folder
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
     if checkpoint is None:
         folder.rewind_metrics(())
+        folder.rewind_places(-1)
     else:
         prepared.state, prepared.tally = checkpoint.state, checkpoint.tally
         prepared.history = list(checkpoint.history)
         folder.rewind_metrics(checkpoint.history)
+        prepared.places = folder.rewind_places(checkpoint.state.round)
     for problem in problems:
         folder.log(problem)
     folder.log(f"resumed after round {prepared.state.round}")
@@ -450,4 +527,6 @@ def environment(prepared: Run) -> dict[str, Any]:
         "fingerprint": prepared.federation.fingerprint,
         "parameters": prepared.clients.task.width,
         "method": repr(prepared.method),
+        "clock": repr(prepared.clock),
+        "attack": repr(prepared.clients.attack),
     }

@@ -110,19 +110,24 @@ class Method:
         """Every exchange of every phase."""
         return tuple(exchange for _, exchanges in self.phases for exchange in exchanges)
 
+    def starts(self, n_clients: int) -> int:
+        """How many models must be drawn to begin with: one, or one for each center."""
+        topology = self.at(0)[0].topology
+        return topology.n_centers(n_clients) if topology.apart else 1
+
     def begin(self, start: Stacks, n_clients: int) -> State:
         """The state before round 0.
 
         Arguments:
-            start: initial parameters, {name: (1, width)}. Names that some exchange receives or sends become
-                centers; the others are kept, one row for each client.
+            start: initial parameters, {name: (1, width)}, or a row for each center. Names that some exchange receives
+                or sends become centers; the others are kept, one row for each client.
             n_clients: all clients, with or without data.
         """
-        first = start["model"]
+        first = start["model"][:1]
         n_centers = self.at(0)[0].topology.n_centers(n_clients)
         travels = {name for e in self.exchanges for name in e.receives + e.sends}
-        centers = {name: row.repeat(n_centers, 1) for name, row in start.items() if name in travels}
-        kept = {name: row.repeat(n_clients, 1) for name, row in start.items() if name not in travels}
+        centers = {name: rows.repeat(n_centers // len(rows), 1) for name, rows in start.items() if name in travels}
+        kept = {name: rows[:1].repeat(n_clients, 1) for name, rows in start.items() if name not in travels}
         memory: Stacks = {}
         for exchange in self.exchanges:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise

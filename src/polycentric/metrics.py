@@ -10,6 +10,9 @@ labels or predictions (0/0 counts as 0):
     macro_f1         mean of f_i
     pooled_f1        class-macro F1 of all predictions together
     worst_decile_accuracy                       mean a_i of the worst tenth of the clients
+    auc              P(s > s') + P(s = s') / 2  two classes: s of a random example of class 1, s' of class 0, all
+                                                clients' together; the area under the ROC curve
+    minority_recall                             two classes: share of the rarer class that is recognised
 
 Clients without test examples count nowhere, and are counted.
 """
@@ -22,10 +25,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+POOLED = ("pooled_f1", "auc", "minority_recall")  # over all clients' examples together
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +43,8 @@ class Scores:
     accuracy: Floats  # (clients,) NaN where there are no examples, or in a regression
     f1: Floats  # (clients,)
     pooled_f1: float
+    auc: float = float("nan")  # of all examples together, where there are two classes
+    minority_recall: float = float("nan")
 
     @property
     def there(self) -> npt.NDArray[np.bool_]:
@@ -44,9 +52,10 @@ class Scores:
         return self.count > 0
 
     def only(self, which: npt.NDArray[np.bool_]) -> Scores:
-        """The scores of some clients; the pooled score cannot be told for them."""
+        """The scores of some clients; what is pooled over all cannot be told for them."""
         mine = {name: getattr(self, name)[which] for name in ("count", "loss", "accuracy", "f1")}
-        return replace(self, **mine, pooled_f1=float("nan"))
+        unknown = dict.fromkeys(POOLED, float("nan"))
+        return replace(self, **(mine | unknown))
 
     def summary(self) -> dict[str, float]:
         """The numbers of one evaluation, by name."""
@@ -61,7 +70,7 @@ class Scores:
                 "macro_accuracy": float(a.mean()),
                 "micro_f1": float(n @ f / n.sum()),
                 "macro_f1": float(f.mean()),
-                **({} if math.isnan(self.pooled_f1) else {"pooled_f1": self.pooled_f1}),
+                **{name: value for name in POOLED if not math.isnan(value := getattr(self, name))},
                 "worst_decile_accuracy": worst_decile(a),
                 "accuracy_p10": float(np.percentile(a, 10)),
                 "accuracy_p50": float(np.percentile(a, 50)),
@@ -77,10 +86,19 @@ def plain(numbers: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
-def score(predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_clients: int, n_classes: int) -> Scores:
+def score(
+    predicted: Ints | None,
+    labels: Ints,
+    losses: Floats,
+    owner: Ints,
+    n_clients: int,
+    n_classes: int,
+    margin: Floats | None = None,
+) -> Scores:
     """Scores of every client, from one prediction, label, loss and owner for every example.
 
-    `predicted` is None in a regression, where only losses count.
+    `predicted` is None in a regression, where only losses count. `margin` is how much more class 1 is believed in than
+    class 0, where there are two.
     """
     count = np.bincount(owner, minlength=n_clients)
     with np.errstate(invalid="ignore"):
@@ -99,7 +117,25 @@ def score(predicted: Ints | None, labels: Ints, losses: Floats, owner: Ints, n_c
     actual, claimed = by_class(labels, owner), by_class(predicted, owner)
     f1 = _class_macro_f1(true_positives, actual, claimed)
     pooled = _class_macro_f1(true_positives.sum(0, keepdims=True), actual.sum(0)[None], claimed.sum(0)[None])
-    return Scores(count, loss, accuracy, f1, float(pooled[0]))
+    if margin is None:
+        return Scores(count, loss, accuracy, f1, float(pooled[0]))
+    rarer = labels == int(2 * np.count_nonzero(labels) <= len(labels))  # a tie: class 1
+    recall = float(right[rarer].mean()) if rarer.any() else float("nan")
+    return Scores(count, loss, accuracy, f1, float(pooled[0]), area_under_roc(margin, labels == 1), recall)
+
+
+def area_under_roc(score: Floats, positive: npt.NDArray[np.bool_]) -> float:
+    """The chance that a positive example has a higher score than a negative one, ties counted half.
+
+    With r the ranks of the n1 positive among all n1 + n0 scores, equal scores sharing their mean rank (Mann, Whitney):
+    (sum r - n1 (n1 + 1) / 2) / (n1 n0). NaN where a class, or a score, is missing.
+    """
+    n1, n0 = int(positive.sum()), int((~positive).sum())
+    if not n1 or not n0 or np.isnan(score).any():
+        return float("nan")
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (count.cumsum() - (count - 1) / 2)[place]
+    return float((rank[positive].sum() - n1 * (n1 + 1) / 2) / n1 / n0)
 
 
 def _class_macro_f1(true_positives: Floats, actual: Floats, claimed: Floats) -> Floats:
@@ -125,3 +161,8 @@ def share_below(scores: Scores, alone: Scores) -> float:
 def agreement(assignment: Ints, group: Ints) -> float:
     """The adjusted Rand index of a clustering with known groups: 1 is the same partition, 0 is chance."""
     return float(adjusted_rand_score(group, assignment))
+
+
+def nmi(assignment: Ints, group: Ints) -> float:
+    """The normalized mutual information of a clustering with known groups: 1 is the same partition, 0 no relation."""
+    return float(normalized_mutual_info_score(group, assignment))

@@ -229,8 +229,8 @@ class Mixing:
 
     def _received(self, rows: Tensor) -> Tensor:
         assert self.sender is not None
-        if rows.shape[0] == 1:  # everybody hears the one center: a view, not a copy
-            return rows.expand(self.shape[0], -1)
+        if len(self.sender) and bool((self.sender == self.sender[0]).all()):
+            return rows[int(self.sender[0])].expand(self.shape[0], -1)  # all hear the same: a view, not a copy
         return rows[self.sender.to(rows.device)]
 
     def _settled(self, empty_rows: bool = False) -> Mixing:

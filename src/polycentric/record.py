@@ -3,6 +3,7 @@
     config.json        what was asked for, resolved          environment.json  versions, device, data fingerprint
     metrics.jsonl      one line for every evaluation         summary.json      the numbers at the end
     clients.csv        every client's score at the end       log.txt           what happened, with the time
+    places.csv         a round, and every client's center then, where clients have one
     checkpoints/       round-000020.safetensors and .json    best.safetensors  the best model on the validation split
 
 A file appears whole or not at all: it is written under another name, synced to the disk and renamed. A
@@ -16,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +27,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from .errors import Mistake
 from .method import State
@@ -42,6 +45,21 @@ class Tally:
     best: float | None = None  # on the validation split
     best_round: int | None = None
     since_best: int = 0  # evaluations without a better one
+    links: Mapping[str, int] = field(default_factory=dict)  # the same bytes, by kind of link
+    seconds: float = 0.0  # simulated: when the last client was done
+    times: tuple[float, ...] = ()  # when every client was; empty: all at the same time
+    late: int = 0  # answers that missed the clock's deadline
+
+    def clients_times(self, n_clients: int) -> Tensor:
+        """When every client was done, (clients,)."""
+        if self.times:
+            return torch.tensor(self.times, dtype=torch.float64)
+        return torch.full((n_clients,), self.seconds, dtype=torch.float64)
+
+    def at(self, times: Tensor) -> Tally:
+        """The same at a later time."""
+        last = float(times.max())
+        return replace(self, seconds=last, times=() if bool((times == last).all()) else tuple(times.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +144,30 @@ class Folder:
         with _spoken(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
+    def append_places(self, round: int, places: list[int]) -> None:
+        """One line of places.csv: the round, and every client's center."""
+        with _spoken(self.path), (self.path / "places.csv").open("a", encoding="utf-8") as file:
+            file.write(",".join(map(str, [round, *places])) + "\n")
+
+    def read_places(self) -> dict[int, list[int]]:
+        """Every client's center, by the round; a line cut short by an interruption is left out."""
+        path = self.path / "places.csv"
+        found: dict[int, list[int]] = {}
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n") and re.fullmatch(r"\d+(,\d+)*\n", line):
+                    round, *places = map(int, line.split(","))
+                    found[round] = places
+        return found
+
+    def rewind_places(self, round: int) -> dict[int, list[int]]:
+        """Make places.csv what it was after a round."""
+        kept = {r: places for r, places in self.read_places().items() if r <= round}
+        if kept or (self.path / "places.csv").is_file():
+            lines = (",".join(map(str, [r, *places])) + "\n" for r, places in kept.items())
+            self.write_text("places.csv", "".join(lines))
+        return kept
+
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -155,7 +197,7 @@ class Folder:
                 if found.pop("check") != _check_of(found):
                     raise ValueError("its manifest was changed")
                 state = _load_state(manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device)
-                return Checkpoint(state, Tally(**found["tally"]), tuple(found["history"])), problems
+                return Checkpoint(state, _tally(found["tally"]), tuple(found["history"])), problems
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
         return None, problems
@@ -201,6 +243,10 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
         on_host = part == "memory"  # what the parts remember is small, and read by the host
         state = replace(state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}})
     return state
+
+
+def _tally(found: dict[str, Any]) -> Tally:
+    return Tally(**found | {"times": tuple(found.get("times", ()))})
 
 
 def _check_of(manifest: Mapping[str, Any]) -> str:

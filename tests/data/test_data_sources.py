@@ -134,8 +134,65 @@ def test_teacher_vectors_lie_around_a_common_one() -> None:
     assert float((with_noise.y - pool.y).std()) == pytest.approx(0.5, rel=0.05)
 
 
+def test_the_rarer_class_is_at_a_few_clients_each_in_its_own_direction() -> None:
+    pool = sound(data.minority(clients=100, share=0.05, dimension=8, examples=400, distance=2.0, spread=3.0))
+    assert pool.group is not None
+    y, has = pool.y.view(100, 400), pool.group.view(100, 400)[:, 0] == 1
+    assert int(has.sum()) == 5 and bool((y[has].sum(1) == 200).all()) and int(y[~has].sum()) == 0
+    x = pool.x.view(100, 400, 8).double()
+    assert float(x[~has].mean((0, 1)).norm()) < 0.05
+    centers = torch.stack([x[k][y[k] == 1].mean(0) for k in has.nonzero()[:, 0].tolist()])
+    apart = (centers[:, None] - centers).norm(dim=2)
+    assert float(apart[~torch.eye(5, dtype=torch.bool)].min()) > 1  # no two of them alike
+    alike = data.minority(clients=100, share=0.05, dimension=8, examples=400, distance=2.0, spread=0.0)
+    middle = alike.x[alike.y == 1].double().mean(0)
+    assert float(middle.norm()) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_mixture_has_one_true_vector_for_each_group_and_probes_that_tell_the_distance_to_it() -> None:
+    pool = sound(data.mixture(k=3, clients=7, dimension=5, examples=40, noise=0.0))
+    federation = data.deal(pool, Natural())
+    assert federation.group is not None and federation.group.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert federation.train.sizes.tolist() == [40] * 7 and federation.test.sizes.tolist() == [10] * 7
+    x, y = federation.train.x.view(7, 40, 5).double(), federation.train.y.view(7, 40, 1).double()
+    truth = torch.linalg.lstsq(x, y).solution[:, :, 0]
+    torch.testing.assert_close(truth[0], truth[3], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(truth[0], truth[1], atol=0.1)
+    w, b = torch.randn(5, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.3
+    for client in range(7):
+        probe = federation.test.of(client)
+        loss = (probe.x.double() @ w + b - probe.y).square().mean() / 2
+        assert float(loss) == pytest.approx(float((w - truth[client]).square().sum() + b**2) / 2, rel=1e-4)
+
+
+def test_a_mixture_is_as_noisy_and_as_far_apart_as_it_says() -> None:
+    quiet, loud = (data.mixture(clients=50, noise=noise) for noise in (0.0, 0.5))
+    assert quiet.test is not None
+    assert float((loud.y - quiet.y)[~quiet.test].std()) == pytest.approx(0.5, rel=0.05)
+    assert torch.equal(loud.y[quiet.test], quiet.y[quiet.test])
+    probes = data.mixture(k=60, clients=60, dimension=30, examples=1, apart=4.0)
+    assert probes.test is not None
+    vectors = probes.y[probes.test].view(60, 60)[:, :30] / 30**0.5
+    assert float(torch.cdist(vectors, vectors).sum() / (60 * 59)) == pytest.approx(4.0, rel=0.05)
+    few, many = (data.mixture(clients=n) for n in (3, 6))
+    assert many.client is not None and torch.equal(few.x, many.x[many.client < 3])
+
+
 @pytest.mark.parametrize(
-    "name", ["synthetic(x,1)", "synthetic(1,2,3,4,5)", "synthetic(-1,1)", "teacher(depth=3)", "digits(3)"]
+    "name",
+    [
+        "minority(0)",
+        "minority(10,2)",
+        "minority(10,0.1,5,1)",
+        "mixture(0)",
+        "mixture(clients=1.5)",
+        "mixture(apart=-1)",
+        "synthetic(x,1)",
+        "synthetic(1,2,3,4,5)",
+        "synthetic(-1,1)",
+        "teacher(depth=3)",
+        "digits(3)",
+    ],
 )
 def test_built_in_names_are_checked(name: str) -> None:
     refused(lambda: find(name))
@@ -665,7 +722,7 @@ def test_names_are_looked_up_in_order(places: Path) -> None:
     assert len(find(str(places / "two" / "mine.npz")).x) == 12
     (places / "two" / "broken.npz").write_bytes(b"PK")
     found = {name: (where, what) for name, where, what in data.available()}
-    assert list(found) == ["digits", "synthetic", "teacher", "mine", "broken", "handwriting"]
+    assert list(found) == ["digits", "synthetic", "minority", "teacher", "mixture", "mine", "broken", "handwriting"]
     assert found["mine"] == (str(places / "one"), "9 examples of 4x5, 3 classes, natural clients")
     assert "broken.npz" in found["broken"][1]
     refused(lambda: find("mien"), "did you mean 'mine'", "POLYCENTRIC_DATA")

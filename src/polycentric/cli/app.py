@@ -33,7 +33,7 @@ Partition = Annotated[
     str | None,
     typer.Option(
         help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, "
-        "cells=c."
+        "cells=c; then +rotations=2 or +sample=10000."
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]
@@ -54,6 +54,19 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto. [default: auto]")]
+Clock = Annotated[
+    str | None,
+    typer.Option(
+        help="How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); "
+        "with deadline=5 in the brackets who is late is left out. [default: physical]"
+    ),
+]
+AttackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2)."
+    ),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
 
 
@@ -93,8 +106,15 @@ def run(
     held_out: Annotated[
         float | None, typer.Option(help="Share of the clients that never train and are scored apart.")
     ] = None,
+    attack: AttackOption = None,
     dissimilarity: Annotated[
         bool | None, typer.Option("--dissimilarity", help="Also measure how unlike the clients' gradients are.")
+    ] = None,
+    optimistic: Annotated[
+        bool | None,
+        typer.Option(
+            "--optimistic", help="Also score centers chosen by the test labels: a bias to show, not a result."
+        ),
     ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Rounds between evaluations. [default: about 50 in a run]")
@@ -108,6 +128,7 @@ def run(
     block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
+    clock: Clock = None,
     alone: Annotated[
         bool,
         typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
@@ -136,8 +157,8 @@ def run(
         method,
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, executor=executor,
-        block=block, device=device, dtype=dtype, set=settings,
+        checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
+        executor=executor, block=block, device=device, dtype=dtype, clock=clock, attack=attack, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -223,6 +244,43 @@ def personalize(
 
 
 @app.command()
+def clusters(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run with several centers.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures. [default: clusters/ in the run's]")] = None,
+    clients: Annotated[int | None, typer.Option(min=4, help="Show at most so many, drawn by the run's seed.")] = None,
+    examples: Annotated[
+        bool, typer.Option(help="Also show examples of each cluster; leave them out where data are personal.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """See the clusters of a run: over the rounds, on a map, as a tree, and by examples.
+
+    Example: polycentric clusters runs/fesem-digits
+    """
+    from ..cells import ended
+    from ..errors import require
+    from ..record import Folder
+    from ..report.clusters import draw, places_of, told
+    from .screen import out as screen
+    from .screen import say, tell
+
+    opened = Folder.open(folder)
+    require((folder / "summary.json").is_file(), f"{folder} is not a finished run: `polycentric resume {folder}` first")
+    looked_at = ended(opened)
+    places_of(looked_at)
+    paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
+    found = told(looked_at)
+    if as_json:
+        tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
+        return
+    for path in paths:
+        screen.print(str(path), soft_wrap=True)
+    sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
+    known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
+    say(f"clients of each cluster: {sizes}{known}")
+
+
+@app.command()
 def compare(
     methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
@@ -232,10 +290,12 @@ def compare(
     model: Model = None,
     rounds: Rounds = None,
     settings: Sets = None,
+    attack: AttackOption = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; finished ones in it are not run again.")] = Path(
         "runs/compare"
     ),
     device: Device = None,
+    clock: Clock = None,
     jobs: Jobs = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -250,7 +310,16 @@ def compare(
     from .screen import out as screen
     from .screen import tell
 
-    common = dict(data=data, partition=partition, clients=clients, model=model, rounds=rounds, device=device)
+    common = dict(
+        data=data,
+        partition=partition,
+        clients=clients,
+        model=model,
+        rounds=rounds,
+        device=device,
+        clock=clock,
+        attack=attack,
+    )
     methods = list(dict.fromkeys(methods))
     cells = [
         _settings(method, **common, seed=seed, set=_those_known(method, settings))
@@ -264,6 +333,33 @@ def compare(
         tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return
     screen.print(comparison_table(rows, seeds, cells[0]))
+
+
+@app.command()
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")],
+    over: Annotated[
+        str, typer.Option(help="rounds, seconds (simulated) or bytes; several with commas, a panel each.")
+    ] = "rounds",
+    metric: Annotated[str, typer.Option(help="A number of metrics.jsonl.")] = "micro_accuracy",
+    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("curves.png"),
+    log: Annotated[bool, typer.Option("--log", help="A logarithmic axis of rounds, seconds or bytes.")] = False,
+) -> None:
+    """Draw learning curves of runs beside each other; runs that differ only in their seed become one band.
+
+    Example: polycentric curves runs/compare --over rounds,seconds,bytes --out curves.png
+    """
+    from ..errors import require, unknown
+    from ..report.curves import AXES, figure, gathered
+    from .screen import say
+
+    wanted: list[Any] = [word.strip() for word in over.split(",")]
+    for word in wanted:
+        if word not in AXES:
+            raise unknown("axis", word, AXES)
+    require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
+    figure(gathered(runs), out, metric, wanted, log)
+    say(f"drawn in {out}")
 
 
 @app.command()
@@ -436,6 +532,8 @@ def _settings(method: str, **options: Any) -> Any:
     changes = options.get("set") or []
     settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
     settings.build_method()  # every mistake in the settings is found before anything is read or written
+    settings.build_clock()
+    settings.build_attack()
     return settings
 
 
@@ -468,7 +566,8 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     prepared = lonely.prepare(ran.federation)
     with progress("nofed", asked.rounds, quiet=quiet) as watch:
         prepared.go(watch)
-    return share_below(ran.scores["in_use"], prepared.scores["in_use"])
+    judged = ran.clients.judged.numpy()
+    return share_below(ran.scores["in_use"].only(judged), prepared.scores["in_use"].only(judged))
 
 
 def _tracked(watch: Any, path: Path) -> Any:
@@ -509,9 +608,14 @@ def _closing(summary: dict[str, Any]) -> None:
 
     say(
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
-        f"down {bytes_(summary['bytes_down'])}; {summary['run_dir']}"
+        f"down {bytes_(summary['bytes_down'])}; {summary.get('simulated_seconds') or 0:,.1f} simulated seconds; "
+        f"{summary['run_dir']}"
     )
+    if summary.get("late"):
+        say(f"note: {summary['late']} answers missed the deadline and were left out")
     if summary["dropped"]:
         say(f"note: {summary['dropped']} answers were not finite and were left out")
+    if summary.get("attackers"):
+        say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

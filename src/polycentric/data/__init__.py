@@ -2,11 +2,24 @@
 
 from .federation import Federation, Pool, Split
 from .formats import cifar, folders, hugging_face, idx
-from .generated import synthetic, teacher
+from .generated import minority, mixture, synthetic, teacher
 from .layout import npz
 from .leaf_json import leaf
 from .loading import deal, load
-from .partition import Classes, Dirichlet, Iid, InCells, Natural, Partition, Quantity, Rotations, Shards, parse
+from .partition import (
+    Classes,
+    Dirichlet,
+    Iid,
+    InCells,
+    Natural,
+    Partition,
+    Quantity,
+    Rotations,
+    Sampled,
+    Shards,
+    Turned,
+    parse,
+)
 from .show import describe, heat_map, heterogeneity, label_counts
 from .sources import available, digits, find, install, read
 
@@ -21,8 +34,10 @@ __all__ = [
     "Pool",
     "Quantity",
     "Rotations",
+    "Sampled",
     "Shards",
     "Split",
+    "Turned",
     "available",
     "cifar",
     "deal",
@@ -38,6 +53,8 @@ __all__ = [
     "label_counts",
     "leaf",
     "load",
+    "minority",
+    "mixture",
     "npz",
     "parse",
     "read",

@@ -2,8 +2,10 @@
 
     synthetic(alpha, beta)    classification; alpha sets how unlike the clients' models are, beta their inputs
     teacher(rho)              regression; every client has its own true vector near a common one
+    minority(share)           two classes, the rarer one at a few clients only
+    mixture(k)                regression; k true vectors, every client has one of them
 
-Both draw every number by its key, so client k is the same however many clients there are.
+All draw every number by its key, so client k is the same however many clients there are.
 """
 
 from __future__ import annotations
@@ -97,6 +99,111 @@ def teacher(
         classes=(),
         client=m[:, 0].repeat_interleave(examples),
         clients=tuple(map(str, range(clients))),
+    )
+
+
+def minority(
+    clients: int = 400,
+    share: float = 0.05,
+    dimension: int = 50,
+    examples: int = 60,
+    distance: float = 2.0,
+    spread: float = 2.0,
+    seed: int = 0,
+) -> Pool:
+    """Two classes, of which the rarer one is found at a `share` of the clients only, half of their examples.
+
+        class 0, at everybody:       x ~ N(0, I)
+        class 1, at those clients:   x ~ N(distance v + spread r_k, I),   |v| = 1 common, |r_k| = 1 the client's own
+
+    Their own directions differ, so one of them does not teach what another one needs. With share = 0.05 a fortieth of
+    all examples are of class 1: always saying 0 is right 97.5 % of the time, so judge by the area under the ROC curve.
+    """
+    _check_count("minority clients", clients, MOST_CLIENTS)
+    _check_real("minority share", share)
+    require(share <= 1, f"minority share is a share of the clients, at most 1, got {share}")
+    _check_count("minority dimension", dimension, 10_000)
+    _check_count("minority examples", examples, 1_000_000, least=2)
+    _check_real("minority distance", distance)
+    _check_real("minority spread", spread)
+    _check_count("minority seed", seed, (1 << 63) - 1, least=0)
+    require(
+        clients * dimension * examples <= 1 << 31,
+        f"minority: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
+    )
+    k = torch.arange(clients)
+    has = draw.uniform(seed, "has", k).argsort().argsort() < max(1, round(share * clients))
+    y = (torch.arange(examples) % 2 == 1) & has[:, None]  # (clients, examples)
+    common = draw.normal(seed, "v", _grid(dimension)).view(-1)
+    own = draw.normal(seed, "r", k[:, None], _grid(dimension))
+    center = distance * common / common.norm() + spread * own / own.norm(dim=1, keepdim=True)
+    x = draw.normal(seed, "x", k[:, None], _grid(examples * dimension)).view(clients, examples, dimension)
+    x = x + y[:, :, None] * center[:, None]
+    return Pool(
+        name=f"minority({clients},{share:g})",
+        x=x.flatten(0, 1).float(),
+        y=y.flatten().long(),
+        classes=("common", "rare"),
+        client=k.repeat_interleave(examples),
+        clients=tuple(map(str, range(clients))),
+        group=has.long().repeat_interleave(examples),
+        group_names=("common only", "with rare"),
+    )
+
+
+def mixture(
+    k: int = 2,
+    clients: int = 100,
+    dimension: int = 20,
+    examples: int = 50,
+    apart: float = 4.0,
+    noise: float = 0.5,
+    seed: int = 0,
+) -> Pool:
+    """Linear regression in k groups: client m has the true vector u_g of its group, g = m mod k.
+
+        u_g ~ N(0, apart^2 / (2 d) I), so |u_g - u_h| is about `apart`
+        x ~ N(0, I)     y = u_g . x + noise * e,  e ~ N(0, 1)           to train on
+        x = +- sqrt(d) e_j     y = u_g . x                              to test on, j = 1 .. d
+
+    The test examples are probes: over them the mean of half the squared error of a linear model (w, b) is
+    (|w - u_g|^2 + b^2) / 2, so the loss of a run tells how far every client's model is from the truth.
+
+    Arguments:
+        dimension: d.
+        examples: of every client to train on.
+    """
+    _check_count("mixture k", k, 1000)
+    _check_count("mixture clients", clients, MOST_CLIENTS)
+    _check_count("mixture dimension", dimension, 10_000)
+    _check_count("mixture examples", examples, 1_000_000)
+    _check_count("mixture seed", seed, (1 << 63) - 1, least=0)
+    _check_real("mixture apart", apart)
+    _check_real("mixture noise", noise)
+    require(
+        clients * dimension * (examples + 2 * dimension) <= 1 << 31,
+        f"mixture: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
+    )
+    m = torch.arange(clients)[:, None]
+    group = m[:, 0] % k
+    vectors = draw.normal(seed, "u", torch.arange(k)[:, None], _grid(dimension)) * (apart / math.sqrt(2 * dimension))
+    x = draw.normal(seed, "x", m, _grid(examples * dimension)).view(clients, examples, dimension)
+    y = torch.einsum("mnd,md->mn", x, vectors[group]) + noise * draw.normal(seed, "e", m, _grid(examples))
+    axes = math.sqrt(dimension) * torch.eye(dimension, dtype=torch.float64)
+    probes = torch.cat([axes, -axes])
+    x, y = torch.cat([x, probes.expand(clients, -1, -1)], 1), torch.cat([y, vectors[group] @ probes.T], 1)
+    n = x.shape[1]
+    return Pool(
+        name=f"mixture({k})",
+        x=x.flatten(0, 1).float(),
+        y=y.flatten().float(),
+        classes=(),
+        client=m[:, 0].repeat_interleave(n),
+        clients=tuple(map(str, range(clients))),
+        test=(torch.arange(n) >= examples).repeat(clients),
+        group=group.repeat_interleave(n),
+        group_names=tuple(map(str, range(k))),
+        note="test examples are probes without noise: twice the loss is the squared distance to the true parameters",
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import draw
 from ..errors import Mistake, require
 from .federation import Federation, Pool, Split
-from .partition import Natural, Partition, crossed, hashed, parse
+from .partition import Natural, Partition, Sampled, Turned, crossed, hashed, parse
 from .sources import find, read
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
@@ -76,7 +76,10 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     """
     for what, fraction in (("valid", valid), ("test", test)):
         require(0 <= fraction < 1, f"{what} must be a fraction from 0 to below 1, got {fraction!r}; try 0.2")
-    if not isinstance(partition, Natural) and pool.common_test is not None:
+    inner: object = partition
+    while isinstance(inner, Turned | Sampled):
+        inner = inner.deal
+    if not isinstance(inner, Natural) and pool.common_test is not None:
         pool = replace(pool, test=pool.common_test)
     pool = partition(pool, seed)
     client = pool.client
@@ -107,6 +110,8 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
 
 def _with_clients(partition: Partition, clients: int) -> Partition:
     """The same partition for another number of clients."""
+    if isinstance(partition, Turned | Sampled):
+        return replace(partition, deal=_with_clients(partition.deal, clients))
     if dataclasses.is_dataclass(partition) and not isinstance(partition, type):
         if any(field.name == "clients" for field in dataclasses.fields(partition)):
             return replace(partition, clients=clients)

@@ -8,6 +8,8 @@
     Quantity(100, 1.5)   sizes by a power law, labels at random
     Rotations(4, 40)     alike clients, but a quarter of them each see their images turned: four true groups
     InCells(90, "c")     cells of edges that see classes of their own, and clients that see two of them
+    Turned(deal, 2)      any other partition, and then half of the clients see their images upside down
+    Sampled(deal, 10000) any other partition, of so many examples
 
 A partition takes a `Pool` and a seed and gives the pool back with a client for every example. Training and
 test examples are dealt by the same rule in the same proportions, so a client's test labels follow its
@@ -79,17 +81,10 @@ class Natural:
         chosen = chosen[: self.clients].sort().values
         new = torch.full((there,), -1).index_copy(0, chosen, torch.arange(self.clients))
         kept = new[pool.client] >= 0
-        part = {
-            key: value[kept]
-            for key in ("x", "y", "test", "common_test", "group", "protected")
-            if (value := getattr(pool, key)) is not None
-        }
         return replace(
-            pool,
-            **part,
+            _part(pool, kept),
             client=new[pool.client[kept]],
             clients=tuple(pool.clients[k] for k in chosen.tolist()),
-            extra={key: value[kept] for key, value in pool.extra.items()},
         )
 
 
@@ -294,20 +289,82 @@ class Rotations:
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt and turned."""
-        size = tuple(pool.x.shape[1:])
-        require(
-            len(size) == 3 and size[1] == size[2] and not pool.symbols,
-            f"Rotations turns square images, but an example of '{pool.name}' is {'x'.join(map(str, size))}; "
-            "choose another partition",
-        )
-        dealt = Iid(self.clients)(pool, seed)
-        assert dealt.client is not None
-        group = dealt.client % self.k
-        x = dealt.x.clone()
-        for g in range(1, self.k):
-            x[group == g] = turned(dealt.x[group == g], 360 * g / self.k)
-        names = tuple(f"{360 * g / self.k:g}°" for g in range(self.k))
-        return replace(dealt, x=x, group=group, group_names=names)
+        return _turned_by_group(Iid(self.clients)(pool, seed), self.k, "Rotations")
+
+
+@dataclass(frozen=True)
+class Turned:
+    """Clients as another partition makes them, their square images turned: client i by 360 g/k degrees, g = i mod k.
+
+    `Turned(Iid(40), 4)` is `Rotations(4, 40)`. In a text: dirichlet=1+rotations=2.
+
+    Arguments:
+        deal: who gets which examples.
+        k: how many groups.
+    """
+
+    deal: Partition
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        _check_count("Turned.k", self.k)
+        require(self.k <= 360, f"Turned.k must be at most 360, got {self.k}")
+
+    def __call__(self, pool: Pool, seed: int) -> Pool:
+        """The pool, dealt and turned."""
+        return _turned_by_group(self.deal(pool, seed), self.k, "Turned")
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Clients as another partition makes them, of a sample of the examples, drawn by the seed.
+
+    Where there are fewer, all are kept. In a text: dirichlet=1+sample=10000.
+
+    Arguments:
+        deal: who gets which examples.
+        examples: how many for training, and as many for testing where the source says which those are.
+    """
+
+    deal: Partition
+    examples: int
+
+    def __post_init__(self) -> None:
+        _check_count("Sampled.examples", self.examples)
+
+    def __call__(self, pool: Pool, seed: int) -> Pool:
+        """A part of the pool, dealt."""
+        kept = torch.zeros(len(pool.y), dtype=torch.bool)
+        for purpose, mask in (("train", _training(pool)), ("test", ~_training(pool))):
+            examples = mask.nonzero()[:, 0]
+            order = draw.bits(seed, "sample", purpose, examples).argsort()
+            kept[examples[order[: self.examples]]] = True
+        return self.deal(_part(pool, kept), seed)
+
+
+def _turned_by_group(dealt: Pool, k: int, what: str) -> Pool:
+    size = tuple(dealt.x.shape[1:])
+    require(
+        len(size) == 3 and size[1] == size[2] and not dealt.symbols,
+        f"{what} turns square images, but an example of '{dealt.name}' is {'x'.join(map(str, size))}; "
+        "choose another partition",
+    )
+    assert dealt.client is not None
+    group = dealt.client % k
+    x = dealt.x.clone()
+    for g in range(1, k):
+        x[group == g] = turned(dealt.x[group == g], 360 * g / k)
+    return replace(dealt, x=x, group=group, group_names=tuple(f"{360 * g / k:g}°" for g in range(k)))
+
+
+def _part(pool: Pool, kept: Tensor) -> Pool:
+    """Some of the examples of a pool."""
+    part = {
+        key: value[kept]
+        for key in ("x", "y", "client", "test", "common_test", "group", "protected")
+        if (value := getattr(pool, key)) is not None
+    }
+    return replace(pool, **part, extra={key: value[kept] for key, value in pool.extra.items()})
 
 
 @dataclass(frozen=True)
@@ -445,13 +502,32 @@ _BY_NAME: dict[str, tuple[type[Any], str]] = {
 }
 
 
+_THEN: dict[str, Any] = {"rotations": Turned, "sample": Sampled}  # what may follow a partition after a +
+
+
 def parse(text: str, clients: int | None = None) -> Partition:
     """A partition from a text: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, cells=c or
-    cells(setting=c, u=20, v=10).
+    cells(setting=c, u=20, v=10); after a + what else is done, rotations=2 or sample=10000.
 
     >>> parse("dirichlet=0.1", 20)
     Dirichlet(clients=20, alpha=0.1, at_least=1)
+    >>> parse("iid+rotations=2", 10)
+    Turned(deal=Iid(clients=10), k=2)
     """
+    first, *others = re.split(r"\+(?=\s*[a-z])", text)  # not the + of 1e+3
+    made = _parsed(first, clients)
+    for other in others:
+        name, _, value = other.strip().partition("=")
+        if name not in _THEN:
+            raise unknown("addition to a partition", name, _THEN)
+        example = "rotations=2" if name == "rotations" else "sample=10000"
+        good = value.isascii() and value.isdigit()
+        require(good, f"partition '{text}': '{value}' is not a whole number; type {first.strip()}+{example}")
+        made = _THEN[name](made, int(value))
+    return made
+
+
+def _parsed(text: str, clients: int | None) -> Partition:
     if match := re.fullmatch(r"\s*cells\s*\((.*)\)\s*", text, re.DOTALL):
         return _in_cells(match[1], clients)
     name, equals, value = text.strip().partition("=")

@@ -1,6 +1,6 @@
 """Where data come from: find a data set by its name, read one from a path, or keep one for later.
 
-find("digits")              made here or shipped with scikit-learn: digits, synthetic(0.5,0.5), teacher
+find("digits")              made here or shipped with scikit-learn: digits, synthetic(0.5,0.5), teacher, minority
 find("unipen62")            unipen62.npz, or a folder of that name, in $POLYCENTRIC_DATA or in the cache
 read("some/folder")         whatever it is: .npz, LEAF, IDX, CIFAR, pictures by client and class
 install("some/folder", "mine")      from then on found as "mine"
@@ -21,7 +21,7 @@ import torch
 from ..errors import Mistake, require, unknown
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
-from .generated import synthetic, teacher
+from .generated import minority, mixture, synthetic, teacher
 from .layout import npz, save, summary
 from .leaf_json import leaf, leaf_files
 
@@ -58,7 +58,9 @@ BUILT_IN: dict[str, tuple[Callable[..., Pool], str]] = {
         synthetic,
         "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
     ),
+    "minority": (minority, "minority(clients,share): two classes, the rarer one at a few clients only"),
     "teacher": (teacher, "linear regression, each client's true vector near a common one"),
+    "mixture": (mixture, "mixture(k): linear regression, k true vectors, each client has one of them"),
 }
 
 

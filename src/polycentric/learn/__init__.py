@@ -11,6 +11,7 @@ mathematics; results agree to rounding.
 """
 
 from .batches import Plan, Schedule
+from .choose import Choose, candidates
 from .executor import Client, Executor, Learner
 from .look import Fisher, Forget, Gradient, MeanLoss, Value
 from .looped import Looped
@@ -19,6 +20,7 @@ from .stacked import Stacked
 from .train import Train
 
 __all__ = [
+    "Choose",
     "Client",
     "Executor",
     "Fisher",
@@ -33,4 +35,5 @@ __all__ = [
     "Stacked",
     "Train",
     "Value",
+    "candidates",
 ]

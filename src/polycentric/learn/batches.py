@@ -42,9 +42,9 @@ class Schedule:
     """Every batch of every client of a block, as positions in the split's tensors."""
 
     def __init__(self, split: Split, cohort: Cohort, plan: Plan) -> None:
-        require(bool((cohort.sizes > 0).all()), "a client without examples cannot take a step")
+        require(bool(((cohort.sizes > 0) | (plan.steps == 0)).all()), "a client without examples cannot take a step")
         sizes, steps = cohort.sizes, plan.steps
-        per_epoch = _per_epoch(cohort, plan.batch)
+        per_epoch = _per_epoch(cohort, plan.batch).clamp(min=1)  # a client without examples takes no step
         epochs = -(-steps // per_epoch)
         self.steps: list[int] = steps.tolist()
         self.n_steps = max(self.steps, default=0)

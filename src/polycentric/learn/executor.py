@@ -29,6 +29,8 @@ class Client:
 class Learner(ABC):
     """A scan over a client's batches. `begin` and `end` see the whole block, `step` sees one client."""
 
+    passes: float = 1.0  # what an example costs, in gradients of its loss
+
     def keeps(self, like: Tensor) -> Stacks:
         """Names the client keeps for this learner, {name: (1, width)}, as they are at the beginning."""
         return {}

@@ -67,6 +67,8 @@ class Value(Learner):
     The paper writes 1/sqrt(n_k) times the *sum* of the losses, which is the same number.
     """
 
+    passes = 1 / 3  # no way back
+
     def plan(self, cohort: Cohort) -> Plan:
         """Every example once."""
         return once_over(cohort)
@@ -91,6 +93,8 @@ class Value(Learner):
 @dataclass(frozen=True)
 class MeanLoss(Learner):
     """The client's mean loss at the model it has, under the name `loss`."""
+
+    passes = 1 / 3  # no way back
 
     def plan(self, cohort: Cohort) -> Plan:
         """Every example once."""

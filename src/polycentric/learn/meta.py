@@ -52,6 +52,11 @@ class Maml(Learner):
         least = 2 if self.held_out else 1
         require(self.batch is None or self.batch >= least, f"batch must be at least {least} or None, got {self.batch}")
 
+    @property
+    def passes(self) -> float:  # type: ignore[override]
+        """A gradient for every inner step and for the outer one; a Hessian-vector product is worth two."""
+        return self.steps + 1 if self.first_order else 3 * self.steps + 1
+
     def plan(self, cohort: Cohort) -> Plan:
         """One batch."""
         most = int(cohort.sizes.max()) if self.batch is None and self.held_out else self.batch

@@ -2,8 +2,9 @@
 
 Clients of unequal size take unequal numbers of steps. The block is sorted by steps, so that at step s the
 clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away. The
-steps between two departures are a *stretch*, all of one shape; on a GPU a long stretch is captured once as a
-CUDA graph and replayed, since launching a step's many small kernels costs more than running them.
+steps between two departures are a *stretch*, all of one shape; on a GPU the step of a shape that comes often is
+captured once as a CUDA graph and replayed, since launching a step's many small kernels costs more than running them. A
+captured step and a launched one give the same bits, so it does not matter when a capture is made.
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -11,8 +12,10 @@ those of the looped executor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +30,9 @@ from .batches import Schedule
 from .executor import Client, Learner
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
-LONG = 8  # steps that make a capture worth its cost
-GRAPHS = 16  # captures kept
+LONG = 8  # steps in a row that make a capture worth its cost
+OFTEN = 32  # steps of one shape, in all, that do
+COPIES = 2 << 30  # bytes of rows that captures may hold; their working memory they share: one is at work at a time
 
 
 class Stacked:
@@ -40,6 +44,8 @@ class Stacked:
         draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in task.module.modules())
         self.captures = task.device.type == "cuda" and not draws
         self.graphs: dict[object, Captured] = {}
+        self.seen: Counter[object] = Counter()  # steps of every shape so far
+        self.pool = torch.cuda.graph_pool_handle() if self.captures else None
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """The longest work first; those who are done leave from the end."""
@@ -70,27 +76,35 @@ class Stacked:
                 finished.append({name: value[active:] for name, value in carry.items()})
                 carry = {name: value[:active] for name, value in carry.items()}
                 rows = {name: value[:active] for name, value in rows.items()}
-            if self.captures and last - first >= LONG:
-                carry = self._replayed(learner, step, carry, rows, schedule, range(first, last))
-            else:
-                for s in range(first, last):
-                    carry = step(carry, rows, self._batch(schedule.index[s, :active], schedule.weight[s, :active]))
+            carry = self._stretch(learner, step, carry, rows, schedule, range(first, last))
         parts = [carry, *reversed(finished)]
         return {name: torch.cat([part[name] for part in parts]) for name in carry} if finished else carry
 
-    def _replayed(
+    def _stretch(
         self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: Schedule, steps: range
     ) -> Stacks:
         active = len(next(iter(carry.values())))
         index, weight = schedule.index[:, :active], schedule.weight[:, :active]
         key = (learner, tuple(index.shape[1:]), *((name, value.shape) for name, value in (carry | rows).items()))
+        if not self.captures or not (key in self.graphs or self._worth_it(key, len(steps), carry | rows)):
+            for s in steps:
+                carry = step(carry, rows, self._batch(index[s], weight[s]))
+            return carry
         if key not in self.graphs:
-            if len(self.graphs) >= GRAPHS:
-                self.graphs.pop(next(iter(self.graphs)))
             self.graphs[key] = Captured(
-                lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0]
+                lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0], self.pool
             )
         return self.graphs[key].run(carry, rows, (index[s] for s in steps), (weight[s] for s in steps))
+
+    def _worth_it(self, key: object, steps: int, held: Stacks) -> bool:
+        """Whether a shape should be captured; a long stretch makes room for itself, a frequent shape does not."""
+        self.seen[key] += steps
+        if steps < LONG and self.seen[key] < OFTEN:
+            return False
+        wanted = _bytes(held)
+        while steps >= LONG and self.graphs and wanted + sum(g.bytes for g in self.graphs.values()) > COPIES:
+            self.graphs.pop(next(iter(self.graphs)))
+        return steps >= LONG or wanted + sum(g.bytes for g in self.graphs.values()) <= COPIES
 
     def _batch(self, index: Tensor, weight: Tensor) -> Batch:
         x, y = self.task.inputs(self.split.x[index]), self.task.targets(self.split.y[index])
@@ -112,9 +126,11 @@ class Captured:
         rows: Stacks,
         index: Tensor,
         weight: Tensor,
+        pool: Any,
     ) -> None:
         self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
+        self.bytes = _bytes(carry | rows)
         self.index, self.weight = index.clone(), weight.clone()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
@@ -123,7 +139,7 @@ class Captured:
                 step(self.carry, self.rows, self.index, self.weight)
         torch.cuda.current_stream().wait_stream(aside)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, pool=pool):
             new = step(self.carry, self.rows, self.index, self.weight)
             for name, value in new.items():
                 self.carry[name].copy_(value)
@@ -155,6 +171,10 @@ def stretches(steps: list[int]) -> Iterator[tuple[int, int, int]]:
         active -= 1
         while active and steps[active - 1] == last:
             active -= 1
+
+
+def _bytes(stacks: Stacks) -> int:
+    return sum(value.numel() * value.element_size() for value in stacks.values())
 
 
 def gradient(objective: Callable[[Stacks], Tensor], params: Stacks) -> Stacks:

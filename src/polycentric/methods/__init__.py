@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..method import Method
+from .cfl import cfl
 from .fedavg import fedavg
 from .fedcurv import fedcurv
 from .feddane import feddane
@@ -16,10 +17,12 @@ from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
 from .hierarchical import hierarchical
+from .ifca import ifca
 from .maml import maml
 from .meta import meta
 from .nofed import nofed
 from .reptile import reptile
+from .tkm import tkm
 
 METHODS: dict[str, Callable[..., Method]] = {
     "nofed": nofed,
@@ -35,12 +38,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "meta": meta,
     "fesem": fesem,
+    "tkm": tkm,
+    "ifca": ifca,
+    "cfl": cfl,
     "fedmes": fedmes,
     "hierarchical": hierarchical,
 }
 
 __all__ = [
     "METHODS",
+    "cfl",
     "fedavg",
     "fedcurv",
     "feddane",
@@ -52,8 +59,10 @@ __all__ = [
     "fesem",
     "fomaml",
     "hierarchical",
+    "ifca",
     "maml",
     "meta",
     "nofed",
     "reptile",
+    "tkm",
 ]

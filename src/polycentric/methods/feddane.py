@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..aggregate import Aggregate, Mean
 from ..learn import Gradient, Train
 from ..method import Exchange, Method
 from ..objective import Dane, Prox, Term
@@ -29,16 +30,18 @@ def feddane(
     *,
     mu: float = 0.1,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     center: Center = Average(),
     terms: tuple[Term, ...] = (),
     **training: Any,
 ) -> Method:
     """FedDANE with proximal weight `mu`; `select` draws both cohorts; `training` are the arguments of `Train`."""
-    ask = Exchange(learn=(Gradient(),), topology=Star(), select=select, sends=("gradient",))
+    ask = Exchange(learn=(Gradient(),), topology=Star(), select=select, aggregate=aggregate, sends=("gradient",))
     act = Exchange(
         learn=(Gradient("own_gradient"), Train(terms=(Dane(), Prox(mu), *terms), **training)),
         topology=Star(),
         select=select,
+        aggregate=aggregate,
         optimizer=center,
         receives=("model", "gradient"),
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
@@ -24,8 +25,10 @@ from ..select import Everyone, Select
 from ..topology import Star
 
 
-def feddist(*, eps: float = 0.6, select: Select = Everyone(), **training: Any) -> Method:
+def feddist(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDist with step `eps`; `training` are the arguments of `Train`."""
     require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
-    exchange = Exchange(learn=(Train(**training),), topology=Star(equal=True), select=select, optimizer=SGD(eps))
+    exchange = Exchange(
+        learn=(Train(**training),), topology=Star(equal=True), select=select, aggregate=aggregate, optimizer=SGD(eps)
+    )
     return Method.of("feddist", exchange)

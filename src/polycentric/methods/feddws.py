@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
@@ -20,8 +21,10 @@ from ..select import Everyone, Select
 from ..topology import Star
 
 
-def feddws(*, eps: float = 0.6, select: Select = Everyone(), **training: Any) -> Method:
+def feddws(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDWS with step `eps`; `training` are the arguments of `Train`."""
     require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
-    exchange = Exchange(learn=(Train(**training),), topology=Star(), select=select, optimizer=SGD(eps))
+    exchange = Exchange(
+        learn=(Train(**training),), topology=Star(), select=select, aggregate=aggregate, optimizer=SGD(eps)
+    )
     return Method.of("feddws", exchange)

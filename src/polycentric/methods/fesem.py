@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+from ..aggregate import Aggregate, Mean
 from ..learn import Train
 from ..method import Exchange, Method
 from ..objective import Prox, Term
@@ -38,6 +39,7 @@ def fesem(
     seeding: Literal["kmeans++", "random"] = "kmeans++",
     warm_up: int | None = 10,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     center: Center = Average(),
     terms: tuple[Term, ...] = (),
     **training: Any,
@@ -52,9 +54,14 @@ def fesem(
         warm_up: epochs of that round, in which everybody takes part; too few, and the groups are not yet apart.
             None: as in the other rounds.
         select: who takes part in the rounds after it.
+        aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
     first = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
-    seed = Exchange(learn=(first,), topology=Seeding(k, restarts, seeding=seeding, weighted=weighted))
-    learn = Exchange(learn=(train,), topology=Clusters(k, weighted), select=select, optimizer=center)
+    seed = Exchange(
+        learn=(first,), topology=Seeding(k, restarts, seeding=seeding, weighted=weighted), aggregate=aggregate
+    )
+    learn = Exchange(
+        learn=(train,), topology=Clusters(k, weighted), select=select, aggregate=aggregate, optimizer=center
+    )
     return Method("fesem", ((1, (seed,)), (1, (learn,))))

@@ -11,6 +11,7 @@ Reference:   Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400; Nichol et
 
 from __future__ import annotations
 
+from ..aggregate import Aggregate, Mean
 from ..learn import Maml
 from ..method import Exchange, Method
 from ..optimizer import SGD, Center
@@ -26,7 +27,11 @@ def fomaml(
     held_out: bool = False,
     center: Center = SGD(0.1),
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
 ) -> Method:
     """First-order MAML; see `polycentric.learn.meta`."""
     learn = Maml(lr, steps, batch, held_out, first_order=True)
-    return Method.of("fomaml", Exchange(learn=(learn,), topology=Star(equal=True), select=select, optimizer=center))
+    return Method.of(
+        "fomaml",
+        Exchange(learn=(learn,), topology=Star(equal=True), select=select, aggregate=aggregate, optimizer=center),
+    )

@@ -13,6 +13,7 @@ Reference:   Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv
 
 from __future__ import annotations
 
+from ..aggregate import Aggregate, Mean
 from ..learn import Maml
 from ..method import Exchange, Method
 from ..optimizer import SGD, Center
@@ -28,7 +29,11 @@ def maml(
     held_out: bool = False,
     center: Center = SGD(0.1),
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
 ) -> Method:
     """MAML by Hessian-vector products; see `polycentric.learn.meta`."""
     learn = Maml(lr, steps, batch, held_out)
-    return Method.of("maml", Exchange(learn=(learn,), topology=Star(equal=True), select=select, optimizer=center))
+    return Method.of(
+        "maml",
+        Exchange(learn=(learn,), topology=Star(equal=True), select=select, aggregate=aggregate, optimizer=center),
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
@@ -30,10 +31,19 @@ def meta(
     first: Center = Momentum(lr=1.0, beta=0.9),
     second: Center = Adam(lr=1e-3, eps=1e-5),
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     **training: Any,
 ) -> Method:
     """`rounds` of FedAvg(`epochs`), then Reptile(`steps`); `training` are the other arguments of `Train`."""
     require(rounds >= 1, f"rounds of the first phase must be at least 1, got {rounds}; for Reptile alone use reptile")
-    average = Exchange(learn=(Train(epochs=epochs, **training),), topology=Star(), select=select, optimizer=first)
-    tune = Exchange(learn=(Train(steps=steps, **training),), topology=Star(equal=True), select=select, optimizer=second)
+    average = Exchange(
+        learn=(Train(epochs=epochs, **training),), topology=Star(), select=select, aggregate=aggregate, optimizer=first
+    )
+    tune = Exchange(
+        learn=(Train(steps=steps, **training),),
+        topology=Star(equal=True),
+        select=select,
+        aggregate=aggregate,
+        optimizer=second,
+    )
     return Method("meta", ((rounds, (average,)), (1, (tune,))))

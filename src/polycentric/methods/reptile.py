@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..aggregate import Aggregate, Mean
 from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import SGD, Center
@@ -22,9 +23,20 @@ from ..select import Everyone, Select
 from ..topology import Star
 
 
-def reptile(*, steps: int = 5, center: Center = SGD(1.0), select: Select = Everyone(), **training: Any) -> Method:
+def reptile(
+    *,
+    steps: int = 5,
+    center: Center = SGD(1.0),
+    select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
+    **training: Any,
+) -> Method:
     """Reptile with `steps` local steps; `training` are the other arguments of `Train`."""
     exchange = Exchange(
-        learn=(Train(steps=steps, **training),), topology=Star(equal=True), select=select, optimizer=center
+        learn=(Train(steps=steps, **training),),
+        topology=Star(equal=True),
+        select=select,
+        aggregate=aggregate,
+        optimizer=center,
     )
     return Method.of("reptile", exchange)

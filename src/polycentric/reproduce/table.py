@@ -15,7 +15,8 @@ from ..cells import Told, digest, finished, home, run_cells
 from ..config import Settings
 from ..errors import Mistake
 
-Measure = Callable[[dict[str, Any]], float]  # from a run's summary; NaN where it was not reached
+# From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
+Measure = Callable[[dict[str, Any]], float]
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
 
 
@@ -33,6 +34,10 @@ class Row:
     measure: Measure | None = None  # None: the table's
     what: str = ""  # empty: the table's
     data: str = ""  # empty: the table's
+    # Where the number stands on the page: rows with a `column` make wide tables, one for each section.
+    section: str = ""
+    line: str = ""
+    column: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Table:
     notes: tuple[str, ...] = ()
     holds: Callable[[float, float], bool | None] = field(default=lambda paper, ours: None)
     draw: Draw | None = None  # figures, from the folders of the runs
+    shares: str = ""  # the table whose runs are also its own; empty: it has its own
 
 
 @dataclass(frozen=True)
@@ -101,17 +107,20 @@ def reproduce_table(
         row.setting: [Settings.of({**row.settings, "seed": k, "device": device}) for k in range(seeds or table.seeds)]
         for row in rows
     }
-    parent = runs / table.name
+    parent = runs / (table.shares or table.name)
     measures = {row.setting: row.measure for row in rows}
     if not cached:
         every = list({digest(cell): cell for row in cells.values() for cell in row}.values())
+        every.sort(key=lambda cell: (cell.data, cell.partition or "", cell.seed))  # data are read once for their cells
         with bar(len(every)) as told:
             run_cells(every, parent, jobs=jobs, told=told)
     values: dict[str, list[float]] = {}
     for setting, mine in cells.items():
-        found = [finished(cell, parent) for cell in mine]
+        found = [(finished(cell, parent), home(cell, parent)) for cell in mine]
         measure = measures[setting] or table.measure
-        values[setting] = [measure(s) if "metrics" in s else math.nan for s in found if s is not None]
+        values[setting] = [
+            measure(s | {"run_dir": str(where)}) if "metrics" in s else math.nan for s, where in found if s is not None
+        ]
     results = [_result(table, row, values[row.setting], len(cells[row.setting])) for row in rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
@@ -121,8 +130,27 @@ def reproduce_table(
     if table.draw:
         done = {s: [home(c, parent) for c in mine if finished(c, parent)] for s, mine in cells.items()}
         figures = table.draw(out, done)
-    path.write_text(page(table, results, values, figures), encoding="utf-8")
+    path.write_text(page(table, results, values, figures, rows), encoding="utf-8")
     return path
+
+
+def history(run: Path | str) -> list[dict[str, Any]]:
+    """Every evaluation of a run, in order, from its folder."""
+    with (Path(run) / "metrics.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def first_reaching(run: Path | str, target: float, metric: str = "micro_accuracy") -> dict[str, Any] | None:
+    """The first evaluation of a run at which `metric` is `target` or more."""
+    return next((row for row in history(run) if (row.get(metric) or 0.0) >= target), None)
+
+
+def curves(runs: Sequence[Path], metric: str) -> tuple[list[int], list[list[float]]]:
+    """(rounds, one curve a run) of a metric, as far as the shortest run goes; NaN where there is no number."""
+    every = [history(run) for run in runs if (run / "metrics.jsonl").is_file()]
+    length = min(map(len, every), default=0)
+    numbers = [[math.nan if (v := row.get(metric)) is None else float(v) for row in one[:length]] for one in every]
+    return [row["round"] for row in every[0][:length]] if every else [], numbers
 
 
 def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
@@ -131,9 +159,10 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     if len(values) < wanted:
         notes.append(f"{wanted - len(values)} of {wanted} seeds not run")
     if len(reached) < len(values):
-        far = f"after {row.settings['rounds']} rounds" if "target" in row.settings else "finite"
+        lost = f"{len(values) - len(reached)} of {len(values)} seeds"
+        far = "were not there" if "target" in row.settings else "have no number (not reached, or diverged)"
         others = f"; the others: {statistics.fmean(reached):.4g} on average" if reached else ""
-        notes.append(f"{len(values) - len(reached)} of {len(values)} seeds were not there {far}{others}")
+        notes.append(f"{lost} {far} after {row.settings['rounds']} rounds{others}")
     mean = statistics.fmean(reached) if reached and len(reached) == len(values) else None
     std = statistics.stdev(reached) if mean is not None and len(reached) > 1 else None
     holds = table.holds(row.paper, mean) if row.paper is not None and mean is not None else None
@@ -143,19 +172,20 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     return Result(what, row.setting, data, row.paper, mean, std, len(values), holds, note, command)
 
 
-def page(table: Table, results: list[Result], values: Values, figures: Sequence[tuple[str, str]] = ()) -> str:
+def page(
+    table: Table,
+    results: list[Result],
+    values: Values,
+    figures: Sequence[tuple[str, str]] = (),
+    rows: Sequence[Row] = (),
+) -> str:
     """The table for people, in Markdown."""
     lines = [f"# {table.title}", "", f"{table.reference}", "", f"Data: {table.data}.", ""]
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
-    lines += ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
-    for r in results:
-        ours = (
-            ("not reached" if r.seeds else "not run")
-            if r.ours_mean is None
-            else f"{r.ours_mean:.4g}" + (f" ± {r.ours_std:.3g}" if r.ours_std is not None else "")
-        )
-        paper = "-" if r.paper is None else f"{r.paper:g}"
-        lines.append(f"| {r.setting} | {paper} | {ours} | {r.seeds} | {_word(r.holds)} | {r.note} |")
+    placed = {row.setting: row for row in rows if row.column}
+    plain = [result for result in results if result.setting not in placed]
+    lines += _narrow(plain) if plain else []
+    lines += _wide([(placed[result.setting], result) for result in results if result.setting in placed])
     if table.claims:
         lines += ["", "## Claims", ""]
     for claim in table.claims:
@@ -166,6 +196,46 @@ def page(table: Table, results: list[Result], values: Values, figures: Sequence[
     if table.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
+
+
+def _narrow(results: list[Result]) -> list[str]:
+    """A line for each number."""
+    lines = ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
+    for r in results:
+        paper = "-" if r.paper is None else f"{r.paper:g}"
+        lines.append(f"| {r.setting} | {paper} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {r.note} |")
+    return lines
+
+
+def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
+    """A table for each section: a line for each method, two columns (paper, ours) for each quantity."""
+    lines: list[str] = []
+    for section in dict.fromkeys(row.section for row, _ in placed):
+        mine = {(row.line, row.column): result for row, result in placed if row.section == section}
+        columns = list(dict.fromkeys(column for _, column in mine))
+        told = {c for c in columns if any(r.paper is not None for (_, column), r in mine.items() if column == c)}
+        heads = [h for c in columns for h in ([f"{c}: paper", "ours"] if c in told else [c])]
+        lines += ["", f"### {section}", "", f"| | {' | '.join(heads)} | seeds |", "|---" * (len(heads) + 2) + "|"]
+        notes = []
+        for line in dict.fromkeys(line for line, _ in mine):
+            found = [mine.get((line, column)) for column in columns]
+            shown = []
+            for column, r in zip(columns, found, strict=True):
+                shown += ["-" if r is None or r.paper is None else f"{r.paper:g}"] if column in told else []
+                shown.append("-" if r is None else _ours(r, 1 if r.ours_mean is not None and r.ours_mean >= 1 else 2))
+            there = [r for r in found if r is not None]
+            lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in there)} |")
+            notes += [f"{line}: {note}" for note in dict.fromkeys(r.note for r in there if r.note)]
+        lines += ["", *(f"- {note}" for note in notes)] if notes else []
+    return lines
+
+
+def _ours(r: Result, decimals: int | None = None) -> str:
+    if r.ours_mean is None:
+        return "not reached" if r.seeds else "not run"
+    if decimals is not None:
+        return f"{r.ours_mean:.{decimals}f}" + (f" ± {r.ours_std:.{decimals}f}" if r.ours_std is not None else "")
+    return f"{r.ours_mean:.4g}" + (f" ± {r.ours_std:.3g}" if r.ours_std is not None else "")
 
 
 def _word(holds: bool | None, unknown: str = "") -> str:

@@ -16,24 +16,32 @@ A client's model is always `down @ centers`; from one round to the next clients 
 
 from .cell_clusters import CellClusters
 from .cells import Cells, TwoLevel
+from .choice import Choice
 from .clusters import Clusters, Seeding, inner_products, squared_distances
 from .graph import Graph, metropolis, present
 from .star import Alone, Star, Sums
+from .tree import Splitting, bipartition, similarities
+from .trimmed import TrimmedSeeding
 from .verbs import Topology
 
 __all__ = [
     "Alone",
     "CellClusters",
     "Cells",
+    "Choice",
     "Clusters",
     "Graph",
     "Seeding",
+    "Splitting",
     "Star",
     "Sums",
     "Topology",
+    "TrimmedSeeding",
     "TwoLevel",
+    "bipartition",
     "inner_products",
     "metropolis",
     "present",
+    "similarities",
     "squared_distances",
 ]

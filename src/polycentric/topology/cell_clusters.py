@@ -36,6 +36,7 @@ class CellClusters(Topology):
     k: int
     seeds: bool = False
     restarts: int = 20
+    near = True
 
     def __post_init__(self) -> None:
         require(self.k >= 1, f"CellClusters.k must be at least 1, got {self.k}")

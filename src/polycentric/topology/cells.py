@@ -32,6 +32,7 @@ class Cells(Topology):
     cells: Geometry | Tensor
     bridge: float = 1.0
     averages = True
+    near = True
 
     def __post_init__(self) -> None:
         require(self.bridge > 0, f"Cells.bridge must be positive, got {self.bridge}")
@@ -101,6 +102,7 @@ class TwoLevel(Topology):
     every: int = 1
     names: tuple[str, ...] = ("model",)  # stacks the cloud averages
     averages = True
+    near = True
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}")

@@ -78,6 +78,16 @@ class Sums(Topology):
         """As the inner one."""
         return self.of.whole
 
+    @property
+    def at_home(self) -> bool:  # type: ignore[override]
+        """As the inner one."""
+        return self.of.at_home
+
+    @property
+    def near(self) -> bool:  # type: ignore[override]
+        """As the inner one."""
+        return self.of.near
+
     def n_centers(self, n_clients: int) -> int:
         """As the inner one."""
         return self.of.n_centers(n_clients)
@@ -105,3 +115,11 @@ class Sums(Topology):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """As the inner one."""
         return self.of.meet(memory, arrived, centers)
+
+    def met_cloud(self, round: int) -> bool:
+        """As the inner one."""
+        return self.of.met_cloud(round)
+
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
+        """As the inner one."""
+        return self.of.sequence(memory, cohort)

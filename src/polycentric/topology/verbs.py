@@ -13,8 +13,10 @@ class Topology(ABC):
     """The four verbs. By default a client's place is fixed and centers do not meet."""
 
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
+    apart: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
+    near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
@@ -43,3 +45,10 @@ class Topology(ABC):
     def met_cloud(self, round: int) -> bool:
         """Whether centers talk to a cloud above them at the end of this round."""
         return False
+
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
+        """How many times clients talk one after another in this exchange, such as the matchings that are active.
+
+        None: all links are used at once.
+        """
+        return None

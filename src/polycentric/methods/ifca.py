@@ -1,0 +1,67 @@
+"""IFCA: K centers, and every client trains the one that fits its examples best.
+
+    choose:     r_i   <-  argmin_k F_i(c_k)                       all K centers, by the loss on its training examples
+    local:      w_i   <-  E epochs of SGD on F_i, from c_{r_i}
+    center:     c_k   <-  mean of the w_i with r_i = k            a center that nobody chose keeps its model
+
+Known as HypCluster, too, in the paper that found it independently. A client is scored under the center that it would
+choose by its training examples, never by those it is scored on.
+
+Symbols:     K = `k`, r_i = `assignment`, c_k = row k of the centers.
+Reduces to:  unweighted `fedavg` with k = 1; `fedavg` if also `weighted`. With `steps=1, batch=None, gradients=True` a
+             center moves by lr/m times the sum of the gradients of those who chose it, m being all who take part.
+Beware:      K models come down to every client. From random beginnings a center may win everybody: `first="clustered"`
+             begins as FeSEM does.
+Reference:   Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020,
+             https://arxiv.org/abs/2006.04088; Mansour et al., Three approaches for personalization, 2020 (HypCluster)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from ..errors import require
+from ..learn import Choose, Train, candidates
+from ..method import Exchange, Method
+from ..optimizer import Average, Center
+from ..select import Everyone, Select
+from ..topology import Choice, Seeding
+
+
+def ifca(
+    *,
+    k: int = 4,
+    first: Literal["random", "clustered"] = "random",
+    warm_up: int = 10,
+    weighted: bool = False,
+    gradients: bool = False,
+    select: Select = Everyone(),
+    center: Center = Average(),
+    **training: Any,
+) -> Method:
+    """IFCA with `k` centers; `training` are the arguments of `Train`.
+
+    Arguments:
+        k: how many centers.
+        first: "random": every center begins from a draw of its own, as in the paper. "clustered": round 0 trains
+            everybody from one model for `warm_up` epochs and clusters what they have learned, as FeSEM does.
+        weighted: centers count examples instead of clients.
+        gradients: divide by all who take part, not by those who chose the center (the paper's gradient averaging).
+        select: who takes part in a round.
+    """
+    require(first in ("random", "clustered"), f"first must be random or clustered, got {first!r}")
+    train = Train(**training)
+    exchange = Exchange(
+        learn=(train,),
+        topology=Choice(k, weighted, over_all=gradients),
+        select=select,
+        optimizer=center,
+        receives=candidates(k),
+        tells=("choice",),
+        unpack=(Choose(k),),
+    )
+    if first == "random":
+        return Method.of("ifca", exchange)
+    seed = Exchange(learn=(replace(train, epochs=warm_up, steps=None),), topology=Seeding(k, weighted=weighted))
+    return Method("ifca", ((1, (seed,)), (1, (exchange,))))

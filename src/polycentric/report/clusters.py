@@ -1,0 +1,455 @@
+"""Seeing clusters: who belongs where, how that came about, and what the members have in common.
+
+    draw(run, folder)      rounds.png      intra-cluster distance, sizes and re-assignments over the rounds
+                           map.png         PCA and t-SNE of what clients learn, coloured by cluster
+                           similarity.png  cosines between the clients' updates from one common start, and their tree
+                           examples.png    a few examples of each cluster, the same classes side by side
+
+Everything follows from the inner products of the clients' rows (clients x clients, float64), so nothing here grows
+with the square of a model. What clients hold at the end of a round is their center, the same for all of its
+members; so everybody is visited once more, and what they would send is looked at. Nothing is mixed by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..draw import seed_of, uniform
+from ..errors import Mistake, require
+from ..loop import Run, trainer_of
+from ..method import State
+from ..metrics import agreement, nmi
+from ..topology.clusters import inner_products
+from .figure import colour, panels
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+MARKS = "os^DvPX*<>hp8dH"  # of known groups; they come round again
+LARGEST_TREE = 120  # clients that a heat map with a tree can show
+
+
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """The clients that have data, their clusters, and the inner products of what they learn."""
+
+    index: Tensor  # (m,) which clients
+    place: Ints  # (m,) the center of each
+    gram: Floats  # (m, m) of their models, moved to the mean
+    group: Ints | None = None  # (m,) known groups, to judge by
+    group_names: tuple[str, ...] = ()
+
+
+def places_of(run: Run) -> Ints:
+    """Every client's center at the end of a run; a Mistake where clients have none."""
+    found = run.state.memory.get("assignment")
+    if found is None:
+        raise Mistake(
+            f"a run of {run.method.name} has no clusters to show: its clients are not assigned to one of several "
+            "centers; methods that do so are fesem and its relatives (`polycentric methods`)"
+        )
+    places: Ints = found.cpu().numpy()
+    return places
+
+
+def local_models(run: Run) -> tuple[Tensor, Tensor]:
+    """(clients, what each would send next): one more visit of everybody who has data, without mixing."""
+    exchange, everyone = run.method.at(run.state.round)[-1], run.clients.everyone(run.state.round)
+    if "model" not in exchange.sends:
+        raise Mistake(f"clients of {run.method.name} send no models, so there is nothing to compare")
+    answers = list(run.clients.answers(exchange, run.state, everyone))
+    return _in_order([(answer.block.index, answer.sent["model"].cpu()) for answer in answers])
+
+
+def updates(run: Run) -> tuple[Tensor, Tensor]:
+    """(clients, w_i - w): what each learns in one visit when all begin from the same w, the mean of their centers."""
+    train = trainer_of(run.method)
+    if train is None:
+        raise Mistake(f"method {run.method.name} does not say how its clients train, so updates cannot be compared")
+    plain = replace(train, terms=())
+    everyone = run.clients.everyone(run.state.round)
+    counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(_centers(run.state)))
+    centers = _centers(run.state)
+    mean = (counts.double().to(centers.device) @ centers.double() / counts.sum()).to(centers.dtype)
+    found = []
+    for block in everyone.blocks(run.clients.block_size):
+        rows = {"model": mean.expand(len(block), -1).contiguous()}
+        learned = run.clients.run(plain, rows | {"start": rows["model"]}, block)["model"]
+        found.append((block.index, (learned - mean).cpu()))
+    return _in_order(found)
+
+
+def looks(run: Run, clients: int | None = None) -> Looks:
+    """What there is to see of a run; of at most `clients` clients, drawn by the run's seed."""
+    places = places_of(run)
+    index, models = local_models(run)
+    if clients is not None and clients < len(index):
+        kept = uniform(run.clients.seed, "shown", index).argsort()[:clients].sort().values
+        index, models = index[kept], models[kept]
+    group = run.federation.group
+    return Looks(
+        index,
+        places[index.numpy()],
+        inner_products(models).numpy(),
+        None if group is None else group[index].numpy(),
+        run.federation.group_names,
+    )
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+
+
+def matched(labels: Any, reference: Any) -> Ints:
+    """The labels renamed so that they agree with a reference on as many clients as possible.
+
+    The Hungarian method on the table of overlaps: labels and colours stay with their clients from round to round and
+    from run to run. A label without a partner gets the next number that the reference does not use.
+
+    >>> matched([1, 1, 0, 0, 2], [0, 0, 1, 1, 1]).tolist()
+    [0, 0, 1, 1, 2]
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    mine, theirs = np.asarray(labels, dtype=np.int64), np.asarray(reference, dtype=np.int64)
+    require(mine.shape == theirs.shape, f"labels of {len(mine)} clients cannot be matched with those of {len(theirs)}")
+    names, own = np.unique(mine, return_inverse=True)
+    others, other = np.unique(theirs, return_inverse=True)
+    overlap = np.zeros((len(names), len(others)), dtype=np.int64)
+    np.add.at(overlap, (own, other), 1)
+    rows, columns = linear_sum_assignment(-overlap)
+    new = np.full(len(names), -1, dtype=np.int64)
+    new[rows] = others[columns]
+    free = (n for n in range(len(names) + int(others.max(initial=-1)) + 1) if n not in set(others.tolist()))
+    for k in np.flatnonzero(new < 0):
+        new[k] = next(free)
+    return new[own]
+
+
+def squared_distances(gram: Floats) -> Floats:
+    """|x_i - x_j|^2 = G_ii - 2 G_ij + G_jj, never below zero."""
+    own = np.diag(gram)
+    out: Floats = np.clip(own[:, None] - 2 * gram + own[None], 0, None)
+    np.fill_diagonal(out, 0.0)
+    return out
+
+
+def intra_cluster_distance(gram: Floats, place: Ints) -> float:
+    """FeSEM's objective, 1/m sum_i |x_i - mean of its cluster|^2, from inner products."""
+    total = 0.0
+    for k in np.unique(place):
+        mine = gram[np.ix_(place == k, place == k)]
+        total += float(np.trace(mine) - mine.sum() / len(mine))
+    return max(0.0, total) / max(1, len(place))
+
+
+def principal(gram: Floats, n: int = 2) -> tuple[Floats, Floats]:
+    """(coordinates (m, n), share of the variance of each): PCA of rows by their inner products.
+
+    With J = I - 11^T/m and J G J = U S U^T, the coordinates are U S^(1/2). The largest entry of every column is
+    positive, so the picture is the same every time.
+    """
+    m = len(gram)
+    middle = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
+    values, vectors = np.linalg.eigh((middle + middle.T) / 2)
+    order = np.argsort(values)[::-1][:n]
+    values, vectors = np.clip(values, 0, None), vectors[:, order]
+    total = float(values.sum())
+    signs = np.sign(vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])])
+    found = vectors * np.where(signs == 0, 1.0, signs) * np.sqrt(values[order])
+    if found.shape[1] < n:  # fewer clients than axes
+        found = np.hstack([found, np.zeros((m, n - found.shape[1]))])
+    share = values[order] / total if total > 0 else np.zeros(len(order))
+    return found, np.pad(share, (0, n - len(share)))
+
+
+def neighbours(gram: Floats, seed: int = 0) -> Floats:
+    """t-SNE of rows by their distances, (m, 2); begun from the PCA, so that one seed gives one picture."""
+    from sklearn.manifold import TSNE
+
+    m = len(gram)
+    require(m >= 4, f"t-SNE needs at least 4 clients, got {m}")
+    first = principal(gram)[0]
+    first = first / max(float(first[:, 0].std()), 1e-300) * 1e-4
+    perplexity = float(min(30, max(2, (m - 1) // 3)))
+    tsne = TSNE(
+        metric="precomputed", init=first, perplexity=perplexity, random_state=seed_of(seed, "t-sne") % (1 << 32)
+    )
+    found: Floats = np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
+    return found
+
+
+def cosines(rows: Tensor) -> Floats:
+    """alpha_ij = <d_i, d_j> / |d_i| |d_j|, in float64; 0 where an update is zero."""
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for part in torch.split(rows, 1 << 16, dim=1):
+        gram += part.double() @ part.double().T
+    found: Floats = gram.cpu().numpy()
+    norm = np.sqrt(np.diag(found))
+    scale = norm[:, None] * norm[None]
+    out: Floats = np.divide(found, scale, out=np.zeros_like(found), where=scale > 0).clip(-1, 1)
+    np.fill_diagonal(out, 1.0)
+    return out
+
+
+def statistics(run: Run) -> list[dict[str, Any]]:
+    """Each cluster in numbers: clients, examples, shares of the labels and, where known, of the protected attribute."""
+    places, train, protected = places_of(run), run.federation.train, run.federation.protected
+    owner, labels = train.owner.cpu().numpy(), train.y.cpu().numpy()
+    accuracy = run.scores["in_use"].accuracy if "in_use" in run.scores else None
+    out = []
+    for k in np.unique(places):
+        mine = places == k
+        row: dict[str, Any] = {"cluster": int(k), "clients": int(mine.sum()), "examples": int(mine[owner].sum())}
+        if run.federation.classes:
+            counts = np.bincount(labels[mine[owner]], minlength=len(run.federation.classes))
+            row["labels"] = {
+                name: float(n / max(1, counts.sum()))
+                for name, n in zip(run.federation.classes, counts.tolist(), strict=True)
+            }
+        if protected is not None:
+            row["protected"] = float(protected.numpy()[mine].astype(float).mean())
+        if accuracy is not None and np.isfinite(accuracy[mine]).any():
+            row["macro_accuracy"] = float(np.nanmean(accuracy[mine]))
+        out.append(row)
+    return out
+
+
+# -- figures -------------------------------------------------------------------------------------------------
+
+
+def draw(run: Run, folder: Path, *, examples: bool = True, clients: int | None = None) -> list[Path]:
+    """All figures of a run with clusters, written into a folder; those that cannot be drawn are left out."""
+    seen = looks(run, clients)
+    require(len(seen.index) >= 4, f"figures of clusters need at least 4 clients with data, got {len(seen.index)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: dict[str, Callable[[Path], bool]] = {
+        "rounds.png": lambda path: draw_rounds(run, path),
+        "map.png": lambda path: draw_map(seen, path, seed=run.clients.seed),
+        "similarity.png": lambda path: draw_similarity(run, path),
+        **({"examples.png": lambda path: draw_examples(run, path)} if examples else {}),
+    }
+    return [folder / name for name, figure in figures.items() if figure(folder / name)]
+
+
+def draw_rounds(run: Run, path: Path) -> bool:
+    """Intra-cluster distance (or accuracy), sizes and re-assignments over the rounds."""
+    rounds = sorted(run.places)
+    if len(rounds) < 2:
+        return False
+    table = np.array([run.places[r] for r in rounds])
+    n = int(table.max()) + 1
+    sizes = np.stack([np.bincount(row, minlength=n) for row in table], axis=1)
+    moved = (np.diff(table, axis=0) != 0).sum(1)
+    rows = [row for row in run.history if row.get("intra_cluster") is not None]
+    name, title = ("intra_cluster", "intra-cluster distance") if rows else ("macro_accuracy", "mean accuracy")
+    rows = rows or [row for row in run.history if row.get(name) is not None]
+    with panels(path, 1, 3, size=(3.6, 2.9)) as axes:
+        first, second, third = axes[0]
+        first.plot([row["round"] for row in rows], [row[name] for row in rows], color="#333333")
+        if name == "intra_cluster":
+            first.set_yscale("log")
+        first.set_title(title)
+        second.stackplot(rounds, sizes, colors=[colour(k) for k in range(n)], linewidth=0)
+        second.set_title("clients of each cluster")
+        second.set_ylim(0, table.shape[1])
+        third.bar(rounds[1:], moved, width=0.8 * float(np.min(np.diff(rounds))), color="#777777")
+        third.set_title("moved since the last look")
+        for axis in axes[0]:
+            axis.set_xlabel("round")
+            axis.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
+    return True
+
+
+def draw_map(seen: Looks, path: Path, *, seed: int = 0) -> bool:
+    """PCA and t-SNE of what clients learn: a colour for each cluster, a mark for each known group."""
+    flat, share = principal(seen.gram)
+    with panels(path, 1, 2, size=(4.4, 3.9)) as axes:
+        left, right = axes[0]
+        scatter(left, flat, seen)
+        left.set_title("PCA")
+        left.set_xlabel(f"first axis, {share[0]:.0%} of the variance")
+        left.set_ylabel(f"second axis, {share[1]:.0%}")
+        scatter(right, neighbours(seen.gram, seed), seen)
+        right.set_title("t-SNE")
+        right.set_xticklabels([])
+        right.set_yticklabels([])
+        handles, labels = left.get_legend_handles_labels()
+        left.figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(8, len(labels)), columnspacing=1.1, handletextpad=0.3
+        )
+    return True
+
+
+def scatter(axis: Any, at: Floats, seen: Looks) -> None:
+    """Clients as points: a colour for each cluster, a mark for each known group."""
+    groups = seen.group if seen.group is not None else np.zeros(len(at), dtype=np.int64)
+    for k in np.unique(seen.place):
+        for g in np.unique(groups[seen.place == k]):
+            mine = (seen.place == k) & (groups == g)
+            mark = MARKS[int(g) % len(MARKS)]
+            axis.scatter(
+                *at[mine].T, s=26, c=colour(int(k)), marker=mark, alpha=0.8, linewidths=0.3, edgecolors="white"
+            )
+    for k, n in zip(*np.unique(seen.place, return_counts=True), strict=True):
+        axis.scatter([], [], c=colour(int(k)), marker="o", s=30, label=f"cluster {k} ({n})")
+    if seen.group is not None and len(np.unique(groups)) <= 8:
+        for g in np.unique(groups):
+            name = seen.group_names[int(g)] if seen.group_names else f"group {g}"
+            axis.scatter([], [], c="#777777", marker=MARKS[int(g) % len(MARKS)], s=26, label=name)
+
+
+def draw_similarity(run: Run, path: Path) -> bool:
+    """Cosines between updates from one common start, ordered by cluster, and the tree of single linkage."""
+    from scipy.cluster.hierarchy import dendrogram, linkage
+    from scipy.spatial.distance import squareform
+
+    index, rows = updates(run)
+    place = places_of(run)[index.numpy()]
+    if len(index) > LARGEST_TREE:
+        kept = uniform(run.clients.seed, "shown", index).argsort()[:LARGEST_TREE].sort().values
+        index, rows, place = index[kept], rows[kept], place[kept.numpy()]
+    alike = cosines(rows)
+    apart = np.clip(1 - alike, 0, 2)
+    np.fill_diagonal(apart, 0.0)
+    tree = linkage(squareform(apart, checks=False), "single")
+    leaves = np.array(dendrogram(tree, no_plot=True)["leaves"])
+    order = leaves[np.argsort(place[leaves], kind="stable")]  # by cluster, and within it as in the tree
+    with panels(path, 1, 2, size=(4.6, 3.7)) as axes:
+        left, right = axes[0]
+        off = alike[~np.eye(len(alike), dtype=bool)]
+        low = min(0.0, float(off.min()))
+        image = left.imshow(alike[np.ix_(order, order)], vmin=low, vmax=float(off.max()), cmap="viridis")
+        left.set_title("cosine of updates, ordered by cluster")
+        left.grid(False)
+        left.set_xticks([])
+        left.set_yticks([])
+        ends = np.flatnonzero(np.diff(place[order])) + 0.5
+        for end in ends:
+            left.axhline(end, color="white", linewidth=1.2)
+            left.axvline(end, color="white", linewidth=1.2)
+        first = 0
+        for k, n in zip(*np.unique(place, return_counts=True), strict=True):
+            left.text(-1.5, first + n / 2 - 0.5, str(k), ha="right", va="center", color=colour(int(k)), weight="bold")
+            first += n
+        left.figure.colorbar(image, ax=left, fraction=0.046)
+        dendrogram(tree, ax=right, no_labels=True, color_threshold=0, above_threshold_color="#555555")
+        low_end = right.get_ylim()[1] * -0.035
+        right.scatter(
+            10 * np.arange(len(leaves)) + 5, np.full(len(leaves), low_end / 2), s=12, marker="s",
+            c=[colour(int(k)) for k in place[leaves]], clip_on=False,
+        )  # fmt: skip
+        right.set_ylim(bottom=low_end)
+        right.grid(False)
+        right.set_title("single linkage, 1 − cosine")
+    return True
+
+
+def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> bool:
+    """A contact sheet: for each cluster a few clients, one example of the same class in every column."""
+    train, classes = run.federation.train, run.federation.classes
+    if len(run.federation.shape) != 3 or not classes:
+        return False
+    places, seed = places_of(run), run.clients.seed
+    labels, owner = train.y.cpu(), train.owner.cpu()
+    common = torch.bincount(labels, minlength=len(classes)).argsort(descending=True, stable=True)[:columns]
+    shown: list[int] = common.sort().values.tolist()
+    lines: list[tuple[int, list[Tensor | None]]] = []
+    for k in np.unique(places) if clusters is None else clusters:
+        members = torch.from_numpy(np.flatnonzero(places == k))
+        has = torch.stack([torch.bincount(owner[labels == c], minlength=len(places))[members] > 0 for c in shown]).sum(
+            0
+        )
+        draws = uniform(seed, "sheet", members)
+        best = np.lexsort((draws.numpy(), -has.numpy()))[:clients]  # those with most of these classes
+        for client in members[torch.from_numpy(best.copy())].tolist():
+            mine = [((owner == client) & (labels == c)).nonzero()[:, 0] for c in shown]
+            lines.append((int(k), [train.x[m[0]].cpu() if len(m) else None for m in mine]))
+    tiles = [[_tile(picture, run.federation.shape, colour(k)) for picture in images] for k, images in lines]
+    sheet = np.concatenate([np.concatenate(row, axis=1) for row in tiles])
+    with panels(path, size=(0.3 + 0.45 * len(shown), 0.45 * len(lines))) as axes:
+        axis = axes[0, 0]
+        axis.imshow(sheet, interpolation="nearest")
+        axis.axis("off")
+        for row, (k, _) in enumerate(lines):
+            if row == 0 or lines[row - 1][0] != k:
+                middle = (row + 0.5) * len(tiles[0][0])
+                axis.text(-3, middle, str(k), ha="right", va="center", color=colour(k), weight="bold")
+    return True
+
+
+def _tile(picture: Tensor | None, shape: tuple[int, ...], frame: str) -> Floats:
+    """One example with a frame, (height + 4, width + 4, 3); a grey one is drawn dark on white."""
+    channels, height, width = shape
+    tile = np.ones((height + 4, width + 4, 3))
+    tile[1:-1, 1:-1] = [int(frame[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    tile[2:-2, 2:-2] = 1.0
+    if picture is not None:
+        whole = (picture.float() / (255 if picture.dtype == torch.uint8 else 1)).clamp(0, 1)
+        still = (1 - whole[:1] if channels != 3 else whole).permute(1, 2, 0).numpy()
+        tile[2:-2, 2:-2] = np.broadcast_to(still, (height, width, 3))
+    return tile
+
+
+def draw_numbers(run: Run, path: Path) -> bool:
+    """Each cluster in numbers: clients, examples of a client, and the labels that set it apart from the others."""
+    rows, classes = statistics(run), run.federation.classes
+    sizes, places = run.federation.train.sizes.numpy(), places_of(run)
+    if not classes:
+        return False
+    every = np.array([[row["labels"][name] for name in classes] for row in rows])
+    weight = np.array([row["examples"] for row in rows], dtype=float)
+    shift = 100 * (every - weight @ every / weight.sum())
+    most = np.sort(np.argsort(-np.abs(shift).max(0), kind="stable")[:10])
+    protected = [row.get("protected") for row in rows]
+    with panels(path, 1, 3, size=(3.7, 3.0)) as axes:
+        first, second, third = axes[0]
+        numbers = [row["cluster"] for row in rows]
+        colours, at = [colour(k) for k in numbers], np.arange(len(rows))
+        first.bar(at, [row["clients"] for row in rows], color=colours)
+        first.set_title("clients")
+        for x, row, share in zip(at, rows, protected, strict=True):
+            if share is not None:
+                first.text(x, row["clients"], f"{share:.0%}", ha="center", va="bottom", fontsize=8)
+        if any(share is not None for share in protected):
+            first.set_title("clients (above: protected attribute)")
+        second.boxplot([sizes[places == k] for k in numbers], positions=at, widths=0.5, flierprops={"ms": 2})
+        if int(sizes.max()) > 20 * max(1, int(np.median(sizes))):
+            second.set_yscale("log")
+        second.set_title("training examples of a client")
+        for axis in (first, second):
+            axis.set_xticks(at, numbers)
+            axis.set_xlabel("cluster")
+        width = 0.8 / len(rows)
+        for n, k in enumerate(numbers):
+            third.bar(np.arange(len(most)) + (n - (len(rows) - 1) / 2) * width, shift[n, most], width, color=colour(k))
+        third.set_xticks(range(len(most)), [classes[c] for c in most])
+        third.set_title("share of a label less everybody's, points")
+    return True
+
+
+def told(run: Run) -> dict[str, Any]:
+    """The clusters of a run in one JSON object: sizes, and their agreement with known groups."""
+    places = places_of(run)
+    names, counts = np.unique(places, return_counts=True)
+    out: dict[str, Any] = {"sizes": {int(k): int(n) for k, n in zip(names, counts, strict=True)}}
+    if run.federation.group is not None:
+        group = run.federation.group.numpy()
+        out |= {"ari": agreement(places, group), "nmi": nmi(places, group)}
+    return out
+
+
+def _in_order(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    index = torch.cat([index for index, _ in parts])
+    order = index.argsort()
+    return index[order], torch.cat([rows for _, rows in parts])[order]
+
+
+def _centers(state: State) -> Tensor:
+    return state.centers["model"]

@@ -1,0 +1,148 @@
+"""Learning curves of several runs: any metric over rounds, simulated seconds or bytes, with bands over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Mistake, require, unknown
+from ..record import Folder
+from .figure import band, colour, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Floats = npt.NDArray[np.float64]
+Over = Literal["rounds", "seconds", "bytes"]
+Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
+
+AXES = {"rounds": "rounds", "seconds": "simulated seconds", "bytes": "bytes moved, up and down"}
+SHARES = ("accuracy", "f1", "share")  # metrics shown in percent
+ASIDE = {"seed", "device", "executor", "block", "checkpoint_every"}  # settings that do not make another method
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
+    try:
+        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise Mistake(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
+
+
+def curve(folder: Path, metric: str = "micro_accuracy", over: Over = "rounds") -> tuple[Floats, Floats]:
+    """(x, y) of one run, a point for every evaluation that has the metric."""
+    rows = rows_of(folder)
+    if rows and not any(metric in row for row in rows):
+        raise unknown("metric", metric, sorted({key for row in rows for key in row}))
+    there = [row for row in rows if row.get(metric) is not None]
+    old = over == "seconds" and any("simulated_seconds" not in row for row in there)
+    require(not old, f"{folder} does not tell simulated seconds: it was run before there was a clock; run it again")
+    keys = {"rounds": ("round",), "seconds": ("simulated_seconds",), "bytes": ("bytes_up", "bytes_down")}[over]
+    x = [float(sum(row[key] for key in keys)) for row in there]
+    return np.array(x), np.array([float(row[metric]) for row in there])
+
+
+def together(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Several curves at common places: (places,) and (curves, places), between points along straight lines.
+
+    Where seeds differ in their seconds, they have no evaluation in common; only the stretch that all of them cover
+    is kept, so that a mean is never over fewer of them.
+    """
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    places = np.unique(np.concatenate([x for x, _ in curves]))
+    places = places[(places >= first) & (places <= last)]
+    return places, np.stack([np.interp(places, x, y) for x, y in curves])
+
+
+def draw(axis: Axes, groups: Groups, metric: str = "micro_accuracy", over: Over = "rounds") -> None:
+    """A curve for every group on an axis; who does not move along it (nobody's bytes) is a dotted line at its end."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+    for number, (label, folders) in enumerate(groups.items()):
+        curves = [(x, y) for x, y in (curve(folder, metric, over) for folder in folders) if len(x)]
+        if not curves:
+            raise Mistake(f"{folders[0] if folders else label} has no evaluation with {metric} yet")
+        if all(x[0] == x[-1] for x, _ in curves) and over != "rounds":
+            level = float(np.mean([y[-1] for _, y in curves]))
+            axis.axhline(level, color=colour(number), linestyle=":", label=label)
+            axis.annotate(
+                f"{label}, at its end: no {over}",
+                (1, level),
+                xycoords=("axes fraction", "data"),
+                xytext=(-2, 3),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color=colour(number),
+            )
+        else:
+            band(axis, *together(curves), number, label)
+    axis.set_xlabel(AXES[over])
+    axis.set_ylabel(metric.replace("_", " "))
+    if any(word in metric for word in SHARES):
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
+    if over == "bytes":
+        axis.xaxis.set_major_locator(MaxNLocator(6))
+        axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def figure(
+    groups: Groups, path: Path, metric: str = "micro_accuracy", over: Sequence[Over] = ("rounds",), log: bool = False
+) -> None:
+    """One panel for each of `over`, beside each other, with one legend."""
+    with panels(path, 1, len(over), size=(5.2, 3.8)) as axes:
+        for axis, what in zip(axes[0], over, strict=True):
+            draw(axis, groups, metric, what)
+            if log:
+                axis.set_xscale("log")
+        lines, labels = axes[0, 0].get_legend_handles_labels()
+        seeds = {len(folders) for folders in groups.values()}
+        title = f"mean and one deviation, {seeds.pop()} seeds" if len(seeds) == 1 and seeds != {1} else None
+        axes[0, -1].legend(lines, labels, title=title, fontsize=8.5, title_fontsize=8.5, alignment="left")
+
+
+def gathered(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Runs that differ only in their seed, under one label; a folder of runs stands for all that are in it."""
+    folders = [folder for path in paths for folder in _runs_in(path)]
+    configs = [Folder(folder).read_json("config.json") for folder in folders]
+    found: dict[str, list[int]] = {}
+    for place, config in enumerate(configs):
+        alike = {key: value for key, value in config.items() if key not in ASIDE}
+        found.setdefault(json.dumps(alike, sort_keys=True), []).append(place)
+    kinds = [_flat(configs[places[0]]) for places in found.values()]
+    labels = [_label(kind, kinds, folders[places[0]]) for kind, places in zip(kinds, found.values(), strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [folders[places[0]].name for places in found.values()]
+    return {label: [folders[place] for place in places] for label, places in zip(labels, found.values(), strict=True)}
+
+
+def _runs_in(path: Path) -> list[Path]:
+    if (path / "config.json").is_file():
+        return [path]
+    inside = sorted(config.parent for config in path.glob("*/config.json"))
+    require(bool(inside), f"{path} is neither a run nor a folder of runs: none of them has a config.json")
+    begun = [folder for folder in inside if (folder / "metrics.jsonl").is_file()]
+    require(bool(begun), f"none of the {len(inside)} runs in {path} has been scored yet")
+    return begun
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+    """Settings by name, those of the method among them."""
+    own = config.get("set")
+    flat = {key: value for key, value in config.items() if key != "set" and key not in ASIDE}
+    return {key: str(value) for key, value in (flat | (dict(own) if isinstance(own, Mapping) else {})).items()}
+
+
+def _label(kind: Mapping[str, str], kinds: Sequence[Mapping[str, str]], folder: Path) -> str:
+    """The method, and whatever tells it from others of its name."""
+    name = kind["method"]
+    alike = [other for other in kinds if other["method"] == name]
+    differ = [key for key in kind if any(other.get(key) != kind[key] for other in alike)]
+    if not name.isidentifier() and not name.replace("-", "_").isidentifier():
+        return folder.name  # a method built in Python: its text is no title
+    return ", ".join([name, *(f"{key}={kind[key]}" for key in differ)])

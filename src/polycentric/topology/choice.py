@@ -1,0 +1,62 @@
+"""Many centers, and every client chooses among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..cohort import Cohort
+from ..errors import require
+from ..mixing import Mixing
+from ..stack import Stacks
+from .verbs import Topology
+
+
+@dataclass(frozen=True)
+class Choice(Topology):
+    """K centers, all of which come down as `candidate0` .. `candidate(K-1)`; clients tell their `choice` (IFCA).
+
+    up: the mean of those who chose a center, by clients or (`weighted`) by examples. `over_all`: divided by all who
+    take part, so that a center moves by the share of clients that chose it (the paper's gradient averaging).
+    """
+
+    k: int
+    weighted: bool = False
+    over_all: bool = False
+    apart = True
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, f"Choice.k must be at least 1, got {self.k}")
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        """How many take part is known only when all have come."""
+        return self.over_all
+
+    def n_centers(self, n_clients: int) -> int:
+        """K."""
+        return self.k
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """The center every client chose last; the first, until it has chosen."""
+        return {"assignment": torch.zeros(n_clients, dtype=torch.int64)}
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """A column of ones for a candidate; for `model`, the center the client chose last."""
+        if name.startswith("candidate"):
+            here = torch.full((len(cohort),), int(name.removeprefix("candidate")))
+            return Mixing.gather(here, self.k, of="model")
+        return Mixing.gather(memory["assignment"].cpu()[cohort.index], self.k)
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Where they chose to be."""
+        return {"assignment": sent["choice"][:, 0].long().cpu()}
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """One-hot columns."""
+        place = memory["assignment"].cpu()[cohort.index]
+        weight = cohort.weights if self.weighted else cohort.counts
+        if self.over_all:
+            return Mixing.scatter(place, self.k, weight / weight.sum().clamp(min=1e-300), "keep")
+        return Mixing.scatter(place, self.k, weight)
