@@ -116,3 +116,10 @@ def test_a_row_is_read_off_the_history_of_its_run(tmp_path: Path):
             "\n".join(json.dumps({"round": k, "average_accuracy": 0.5}) for k in range(r.settings["rounds"] + 1))
         )
         assert r.measure and r.measure(summary) == 50.0, r.setting
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(["fedmes"], 11.0), (["hierarchical", "--set", "every=5"], 29.0)])
+def test_the_clock_agrees_with_the_times_of_the_table(words, seconds, tmp_path: Path, capsys):  # E10
+    how = ["--partition", "cells=c", "--clients", "9", "--rounds", "10", "--clock", "normalised", "--quiet", "--json"]
+    assert outcome(["run", *words, *how, "--set", "steps=1", "--out", str(tmp_path / "run")]) == 0
+    assert json.loads(capsys.readouterr().out)["simulated_seconds"] == pytest.approx(seconds)
