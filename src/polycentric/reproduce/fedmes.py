@@ -423,9 +423,9 @@ FEDMES = Table(
     draw=_draw,
     notes=(
         "A row holds when our mean is within 3 points of the number read from the paper's plot.",
-        "Accuracies are at the time the paper's plot ends: setting a 50 / 180 / 180, b 150 / 150 / 1000, c 80 / 150 / 1500 "
-        "for MNIST / Fashion-MNIST / CIFAR-10; logistic and shape rows as MNIST, alpha rows at 120, clock rows at 60 and "
-        "80. Rows `time` hold the simulated time to 90 % (MNIST) and 70 % (Fashion-MNIST).",
+        "Accuracies are at the time the paper's plot ends: setting a 50 / 180 / 180, b 150 / 150 / 1000, c 80 / 150 / "
+        "1500 for MNIST / Fashion-MNIST / CIFAR-10; logistic and shape rows as MNIST, alpha rows at 120, clock rows at "
+        "60 and 80. Rows `time` hold the simulated time to 90 % (MNIST) and 70 % (Fashion-MNIST).",
         "Three edges, 90 clients, 20 asked by each edge in every round, SGD with lr 0.01, momentum 0.9, 5 epochs, "
         "batches of 10. Rounds at a time: the time divided by the mean time of a round, 1.1 for FedMes, 10.1 / 5.6 / "
         "2.9 / 2.0 for a cloud every 1 / 2 / 5 / 10 rounds; curves place every round where it ends.",
