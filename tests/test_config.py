@@ -191,7 +191,7 @@ MISTAKES = [
     (
         "fedavg",
         {"select": "uniforn(n=1)"},
-        "unknown select 'uniforn': did you mean 'uniform'? Known: active, churn, everyone, poisson, uniform",
+        "unknown select 'uniforn': did you mean 'uniform'? Known: active, by-cell, churn, everyone, poisson, uniform",
     ),
     ("fedavg", {"select": "uniform(m=1)"}, "unknown setting of uniform 'm': Known: n, share"),
     (
@@ -205,7 +205,7 @@ MISTAKES = [
     (
         "fedavg",
         {"select": "uniform(n=1"},
-        "select must be one of everyone, uniform, poisson, active, churn, like everyone, got 'uniform(n=1'",
+        "select must be one of everyone, uniform, poisson, active, churn, by-cell, like everyone, got 'uniform(n=1'",
     ),
     ("fedavg", {"lr.x": 1}, "lr of fedavg has no settings of its own, so 'lr.x' cannot be set"),
     (

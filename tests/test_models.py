@@ -21,6 +21,7 @@ SIZES = [
     ("2nn", (1, 28, 28), 10, 0, 199_210),
     ("lg-mlp", (1, 28, 28), 10, 0, 633_226),
     ("mnist-cnn", (1, 28, 28), 10, 0, 1_663_370),
+    ("fmnist-cnn", (1, 28, 28), 10, 0, 83_466),
     ("femnist-cnn", (1, 28, 28), 62, 0, 845_510),
     ("lg-lenet", (3, 32, 32), 10, 0, 64_102),
     ("celeba-cnn", (3, 84, 84), 2, 0, 31_202),
@@ -38,6 +39,7 @@ SMALL = {
     "2nn": ((3, 5), 0),
     "lg-mlp": ((5,), 0),
     "mnist-cnn": ((1, 8, 9), 0),
+    "fmnist-cnn": ((1, 5, 6), 0),
     "femnist-cnn": ((2, 4, 4), 0),
     "lg-lenet": ((3, 16, 19), 0),
     "celeba-cnn": ((3, 21, 11), 0),
@@ -233,7 +235,7 @@ def test_shapes_are_refused() -> None:
         build("mnist-cnn", (784,), 10)
     with refused(
         "model 'vgg11' takes images (channels, height, width) of at least 32 x 32, not shape (3, 8, 8); "
-        "models that take it: logistic, mlp, 2nn, lg-mlp, mnist-cnn, femnist-cnn, celeba-cnn"
+        "models that take it: logistic, mlp, 2nn, lg-mlp, mnist-cnn, fmnist-cnn, femnist-cnn, celeba-cnn"
     ):
         build("vgg11", (3, 8, 8), 10)
     with refused(

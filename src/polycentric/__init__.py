@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from .choose import choose_k
     from .clients import Simulation
     from .clock import Delays, Normalised, Physical
-    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .coverage import CellMap, CellRegions, CellTable, Overlap, RingCells
+    from .data import Classes, Dirichlet, Federation, Iid, InCells, Natural, Quantity, Rotations, Shards, load
     from .errors import Diverged, Mistake
     from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
     from .learn import Looped, Stacked, Train
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from .methods.feddane import feddane
     from .methods.feddist import feddist
     from .methods.feddws import feddws
+    from .methods.fedmes import fedmes
     from .methods.fedprox import fedprox
     from .methods.fedsgd import fedsgd
     from .methods.fesem import fesem
     from .methods.fomaml import fomaml
+    from .methods.hierarchical import hierarchical
     from .methods.ifca import ifca
     from .methods.maml import maml
     from .methods.matcha import matcha
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
     from .round import run_round
-    from .select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
+    from .select import Active, ByCell, Churn, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
     from .task import Task
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
@@ -54,19 +57,20 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "choose": "choose_k",
     "clients": "Simulation",
     "clock": "Delays Normalised Physical",
-    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "coverage": "CellMap CellRegions CellTable Overlap RingCells",
+    "data": "Classes Dirichlet Federation Iid InCells Natural Quantity Rotations Shards load",
     "errors": "Diverged Mistake",
     "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
     "method": "Exchange Method State",
-    "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedprox fedsgd fesem fomaml ifca maml "
-    "matcha meta mocha mtl nofed reptile tkm",
+    "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
+    "hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
     "round": "run_round",
-    "select": "Active Churn Everyone Poisson Stragglers Uniform",
+    "select": "Active ByCell Churn Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
     "task": "Task",
     "topology": "Alone Cells Clusters Gossip Graph Matchings Star TwoLevel metropolis",
@@ -91,6 +95,10 @@ __all__ = [
     "Adam",
     "Alone",
     "Average",
+    "ByCell",
+    "CellMap",
+    "CellRegions",
+    "CellTable",
     "Cells",
     "Churn",
     "Classes",
@@ -112,6 +120,7 @@ __all__ = [
     "Graph",
     "Hub",
     "Iid",
+    "InCells",
     "KeepPrivate",
     "Krum",
     "LabelFlip",
@@ -128,11 +137,13 @@ __all__ = [
     "Natural",
     "Normalised",
     "NotANumber",
+    "Overlap",
     "Physical",
     "Poisson",
     "Prox",
     "Quantity",
     "Ring",
+    "RingCells",
     "Rotations",
     "Run",
     "SameValue",
@@ -159,10 +170,12 @@ __all__ = [
     "feddane",
     "feddist",
     "feddws",
+    "fedmes",
     "fedprox",
     "fedsgd",
     "fesem",
     "fomaml",
+    "hierarchical",
     "ifca",
     "load",
     "maml",

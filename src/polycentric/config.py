@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .aggregate import Aggregate, GeometricMedian, Krum, Mean, Median, TrimmedMean
 from .attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
 from .clock import Clock, Delays, Normalised, Physical
+from .coverage import GEOMETRIES, Geometry
 from .data import Federation, load
 from .errors import Mistake, require, unknown
 from .graphs import NETWORKS, Network
@@ -31,12 +32,19 @@ from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
-from .select import Active, Churn, Everyone, Poisson, Select, Uniform
+from .select import Active, ByCell, Churn, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
 # For every kind of part: what it may be called in a config, and what that builds.
 PARTS: dict[object, dict[str, Callable[..., Any]]] = {
-    Select: {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson, "active": Active, "churn": Churn},
+    Select: {
+        "everyone": Everyone,
+        "uniform": Uniform,
+        "poisson": Poisson,
+        "active": Active,
+        "churn": Churn,
+        "by-cell": ByCell,
+    },
     Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
     Aggregate: {
         "mean": Mean,
@@ -54,6 +62,7 @@ PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     },
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
+    Geometry: GEOMETRIES,
     Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
     Network: NETWORKS,
 }

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
+from scipy.sparse import coo_array
 from torch import Tensor
 
 from .clients import Simulation
@@ -19,6 +21,7 @@ from .method import Method, State
 from .metrics import Scores, score
 from .round import opened, receive
 from .stack import Stacks, take, write
+from .topology import inner_products
 
 CHUNK = 4096  # examples of one model at once
 COLUMNS = 1 << 14  # parameters widened at once, of all models
@@ -142,6 +145,77 @@ def consensus(method: Method, state: State, clients: Simulation) -> float | None
         part = rows[who, first : first + COLUMNS].double()
         squares += (part - part.mean(0)).square().sum()
     return float(squares.sqrt())
+
+
+def average(method: Method, state: State, clients: Simulation, split: Split) -> dict[str, float]:
+    """The plain mean of all centers as one model, scored on everybody's examples; empty where it would mean nothing.
+
+    It means something where several centers work towards one model (`topology.averages`) and all of it travels.
+    """
+    if not _one_model(method, state, clients) or not len(split):
+        return {}
+    rows = state.centers["model"]
+    loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
+    found = {"average_loss": float(loss.mean())}
+    return found | ({"average_accuracy": float(right.double().mean())} if clients.federation.classes else {})
+
+
+class EdgeScores(NamedTuple):
+    """How well every center's own model does."""
+
+    everywhere: Tensor  # (centers,) accuracy on everybody's examples
+    at_home: Tensor  # (centers,) accuracy on the examples of the clients that hear it; NaN where nobody has any
+
+
+def edge_scores(method: Method, state: State, clients: Simulation, split: Split) -> EdgeScores | None:
+    """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
+    if not _one_model(method, state, clients) or not len(split) or not clients.federation.classes:
+        return None
+    receiver, sender, _ = (
+        method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model").links
+    )
+    owner, everywhere, at_home = split.owner.cpu(), [], []
+    for center, row in enumerate(state.centers["model"]):
+        _, right = _outcome(clients, split, row)
+        mine = torch.zeros(clients.federation.n_clients, dtype=torch.bool)
+        mine[receiver[sender == center]] = True
+        everywhere.append(right.double().mean())
+        at_home.append(right[mine[owner]].double().mean())
+    return EdgeScores(torch.stack(everywhere), torch.stack(at_home))
+
+
+def disagreement(method: Method, state: State, clients: Simulation) -> float:
+    """How far the clients' models are apart: Q = 1/m sum_k |w_k - mean of w|^2, with W = down @ centers.
+
+    With G the inner products of the centers (about their mean, summed in float64 over pieces of the width) and d the
+    mean row of `down`:  Q = < G, down^T down / m - d d^T >.  No client's model is formed.
+    """
+    everyone = all_clients(clients, state)
+    down = method.at(state.round)[-1].topology.down(state.memory, everyone, "model")
+    receiver, sender, weight = down.links
+    weight = weight / down.total[receiver]
+    table = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=down.shape).tocsr()
+    both = torch.as_tensor((table.T @ table).toarray()) / len(everyone)
+    mean = torch.as_tensor(table.sum(0)) / len(everyone)
+    gram = inner_products(state.centers[down.of or "model"])
+    return max(0.0, float((gram * (both - mean[:, None] * mean)).sum()))
+
+
+def _one_model(method: Method, state: State, clients: Simulation) -> bool:
+    exchange = method.at(state.round)[-1]
+    whole = not exchange.unpack and not state.kept.keys() & set(clients.task.names)
+    return exchange.topology.averages and len(state.centers["model"]) > 1 and whole
+
+
+@torch.no_grad()
+def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
+    """(loss, whether it is right) of one model on every example of a split."""
+    losses, right = [], []
+    for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
+        outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
+        losses.append(clients.task.loss(outputs, clients.task.targets(y)).double().cpu())
+        right.append((outputs.argmax(-1) == y).cpu())
+    return torch.cat(losses), torch.cat(right)
 
 
 @torch.no_grad()

@@ -21,7 +21,17 @@ from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
 from .draw import seed_of
 from .errors import Diverged, Mistake, require
-from .evaluate import all_clients, consensus, dissimilarity, evaluate, greeted, optimistic
+from .evaluate import (
+    all_clients,
+    average,
+    consensus,
+    disagreement,
+    dissimilarity,
+    edge_scores,
+    evaluate,
+    greeted,
+    optimistic,
+)
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
@@ -90,6 +100,7 @@ class Run:
     places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
+    averaged: tuple[State, dict[str, float]] | None = field(default=None, repr=False)  # the newest state's
 
     @property
     def federation(self) -> Federation:
@@ -99,7 +110,7 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The scores of the model in use at the end, at the clients that train and do not attack."""
-        return self._seen(self.scores["in_use"]).summary() | self._clusters()
+        return self._seen(self.scores["in_use"]).summary() | self._clusters() | self._average()
 
     def _seen(self, scores: Scores) -> Scores:
         judged = self.clients.judged.numpy()
@@ -242,7 +253,7 @@ class Run:
             "bytes_down": self.tally.bytes_down,
             "simulated_seconds": self.tally.seconds,
         }
-        row |= self._seen(scores).summary() | self._clusters(trips) | self._ages()
+        row |= self._seen(scores).summary() | self._clusters(trips) | self._ages() | self._average()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
         if (apart := consensus(self.method, self.state, self.clients)) is not None:
@@ -365,6 +376,15 @@ class Run:
             return {}
         return {"value_age": float((self.state.round - 1 - when[when >= 0]).double().mean())}
 
+    def _average(self) -> dict[str, float]:
+        """The mean of all centers as one model, and how far apart clients are, where centers work towards one."""
+        if self.averaged is None or self.averaged[0] is not self.state:
+            found = average(self.method, self.state, self.clients, self.federation.test)
+            if found:
+                found["disagreement"] = disagreement(self.method, self.state, self.clients)
+            self.averaged = (self.state, found)
+        return self.averaged[1]
+
     def _checkpoint(self) -> None:
         if self.folder:
             self.folder.save(Checkpoint(self.state, self.tally, tuple(self.history)))
@@ -391,6 +411,11 @@ class Run:
             shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
+        if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):
+            lines = [
+                f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))
+            ]
+            self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
         self.folder.write_json("summary.json", self.summary())
         self.folder.log(f"ended after round {self.state.round}" + (f": {self.stopped}" if self.stopped else ""))
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .advise import advise
+from .topology import topology_app
 
 app = typer.Typer(
     name="polycentric",
@@ -23,7 +24,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data sets and bring in your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
-topology_app = typer.Typer(help="Look at who averages with whom.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(topology_app, name="topology")
 topology_app.command()(advise)
 
@@ -34,8 +34,8 @@ Data = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4; "
-        "then +rotations=2 or +sample=10000."
+        help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, "
+        "cells=c; then +rotations=2 or +sample=10000."
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]

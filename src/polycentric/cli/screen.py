@@ -140,7 +140,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-NOT_SHARES = {"ari", "nmi", "clusters", "largest_cluster", "intra_cluster", "reseeded", "staleness"} | {
+NOT_SHARES = {"ari", "nmi", "disagreement", "clusters", "largest_cluster", "intra_cluster", "reseeded", "staleness"} | {
     "clients_without_examples"
 }
 _COLUMNS = (("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning"))

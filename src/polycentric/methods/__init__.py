@@ -13,10 +13,12 @@ from .fedcurv import fedcurv
 from .feddane import feddane
 from .feddist import feddist
 from .feddws import feddws
+from .fedmes import fedmes
 from .fedprox import fedprox
 from .fedsgd import fedsgd
 from .fesem import fesem
 from .fomaml import fomaml
+from .hierarchical import hierarchical
 from .ifca import ifca
 from .maml import maml
 from .matcha import matcha
@@ -49,6 +51,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "dpa-sgd": dpa_sgd,
     "mtl": mtl,
     "mocha": mocha,
+    "fedmes": fedmes,
+    "hierarchical": hierarchical,
 }
 
 __all__ = [
@@ -61,10 +65,12 @@ __all__ = [
     "feddane",
     "feddist",
     "feddws",
+    "fedmes",
     "fedprox",
     "fedsgd",
     "fesem",
     "fomaml",
+    "hierarchical",
     "ifca",
     "maml",
     "matcha",

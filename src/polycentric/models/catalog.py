@@ -80,6 +80,12 @@ MODELS: dict[str, Recipe] = {
         "images",
         smallest=4,
     ),
+    "fmnist-cnn": Recipe(
+        "two 5 x 5 convolutions (32, 64) and one linear layer",
+        partial(two_convolutions, n_dense=None),
+        "images",
+        smallest=4,
+    ),
     "femnist-cnn": Recipe(
         "FeSEM's net for FEMNIST: two 5 x 5 convolutions (32, 64), dense 248",
         partial(two_convolutions, n_dense=248),

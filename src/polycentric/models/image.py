@@ -24,16 +24,19 @@ Shape = tuple[int, ...]
 VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
 
 
-def two_convolutions(shape: Shape, n_outputs: int, n_dense: int) -> nn.Sequential:
-    """Two 5 x 5 convolutions that keep the size, each halved by a pool, and one dense layer.
+def two_convolutions(shape: Shape, n_outputs: int, n_dense: int | None) -> nn.Sequential:
+    """Two 5 x 5 convolutions that keep the size, each halved by a pool, and one dense layer or none.
 
     On 1 x 28 x 28:
 
         n_dense    outputs    name           parameters
         512        10         mnist-cnn       1,663,370
         248        62         femnist-cnn       845,510
+        None       10         fmnist-cnn         83,466
     """
     channels, height, width = shape
+    flat = 64 * (height // 4) * (width // 4)
+    dense = {} if n_dense is None else {"dense1": nn.Linear(flat, n_dense), "relu3": nn.ReLU()}
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, 5, padding=2),
@@ -43,9 +46,8 @@ def two_convolutions(shape: Shape, n_outputs: int, n_dense: int) -> nn.Sequentia
             relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
             flatten=nn.Flatten(),
-            dense1=nn.Linear(64 * (height // 4) * (width // 4), n_dense),
-            relu3=nn.ReLU(),
-            head=nn.Linear(n_dense, n_outputs),
+            **dense,
+            head=nn.Linear(flat if n_dense is None else n_dense, n_outputs),
         )
     )
 

@@ -5,6 +5,7 @@ from .cfl import CFL_TABLE
 from .dpa_sgd import DPA_SGD
 from .fedavg_mnist import FEDAVG_MNIST
 from .fedcurv import FEDCURV
+from .fedmes import FEDMES
 from .fedprox import FEDPROX
 from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_TABLE2
@@ -16,7 +17,8 @@ from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
 MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, ROBUST)
+EDGES = (FEDMES,)
 NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
-TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + NO_CENTER}
+TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER}
 
 __all__ = ["TABLES", "Claim", "Row", "Table", "reproduce_table"]

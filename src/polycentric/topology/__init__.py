@@ -14,6 +14,7 @@ A client's model is always `down @ centers`; from one round to the next clients 
     Alone   up  the identity, down the identity                                                   .   .  1/3 2/3
 """
 
+from .cell_clusters import CellClusters
 from .cells import Cells, TwoLevel
 from .choice import Choice
 from .clusters import Clusters, Greeting, Seeding, inner_products, squared_distances
@@ -27,6 +28,7 @@ from .verbs import Topology
 
 __all__ = [
     "Alone",
+    "CellClusters",
     "Cells",
     "Choice",
     "Clusters",

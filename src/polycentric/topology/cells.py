@@ -8,57 +8,56 @@ import torch
 from torch import Tensor
 
 from ..cohort import Cohort
-from ..errors import Mistake, require
+from ..coverage import Coverage, Geometry, GivenCells, covered
+from ..errors import require
 from ..mixing import Mixing
 from ..stack import Stacks
 from .verbs import Topology
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Cells(Topology):
     """L edges with overlapping cells; a client in several cells is a bridge between them (FedMes).
 
         up    gamma_k^(i) ~ n_k in the cell alone, bridge * n_k in an overlap; every edge divides by its sum
         down  w_k = sum_i N_i w^(i) / sum_i N_i over the edges that cover k, N_i the data edge i heard last
 
-    Symbols: bridge = alpha_v / alpha_u; cells = the coverage table, edges x clients.
+    Where clients move, the cells are those of the round: who was covered by an edge uploads to it, and whoever comes
+    next downloads from the edges that cover it then.
+
+    Symbols: bridge = alpha_v / alpha_u; cells = a geometry, or a table (edges, clients) of 0/1.
     Reference: Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021.
     """
 
-    cells: Tensor  # (edges, clients) of 0/1, dense or sparse
+    cells: Geometry | Tensor
     bridge: float = 1.0
+    averages = True
     near = True
 
     def __post_init__(self) -> None:
         require(self.bridge > 0, f"Cells.bridge must be positive, got {self.bridge}")
-        cells = self.cells.to_sparse() if not self.cells.is_sparse else self.cells
-        cells = cells.coalesce()
-        there = cells.values() != 0  # a stored zero covers nobody
-        cells = torch.sparse_coo_tensor(
-            cells.indices()[:, there], cells.values()[there], cells.shape, check_invariants=False, is_coalesced=True
-        )
-        object.__setattr__(self, "cells", cells)
-        covered = torch.zeros(cells.shape[1], dtype=torch.int64)
-        covered.index_add_(0, cells.indices()[1], torch.ones(cells.indices().shape[1], dtype=torch.int64))
-        object.__setattr__(self, "_covers", covered)
-        if bool((covered == 0).any()):
-            lost = (covered == 0).nonzero()[:, 0]
-            raise Mistake(
-                f"client {int(lost[0])} is in no cell ({len(lost)} such clients): every client needs an edge that "
-                "covers it; give it one, for example the nearest"
-            )
+        if isinstance(self.cells, Tensor):
+            object.__setattr__(self, "cells", GivenCells.of(self.cells))
+
+    @property
+    def geometry(self) -> Geometry:
+        """Who is covered by whom, in every round."""
+        assert isinstance(self.cells, Geometry)
+        return self.cells
 
     @property
     def n_edges(self) -> int:
         """How many edges."""
-        return int(self.cells.shape[0])
+        return self.geometry.n_edges
+
+    def cells_at(self, cohort: Cohort) -> Coverage:
+        """The coverage in a cohort's round."""
+        return covered(self.geometry, cohort.n_clients, cohort.seed, cohort.round)
 
     def n_centers(self, n_clients: int) -> int:
         """One for each edge."""
-        require(
-            n_clients == self.cells.shape[1],
-            f"the cells cover {self.cells.shape[1]} clients, but the federation has {n_clients}",
-        )
+        if not self.geometry.drawn:
+            covered(self.geometry, n_clients)  # cells that do not fit these clients are refused here
         return self.n_edges
 
     def remembers(self, n_clients: int) -> Stacks:
@@ -67,7 +66,9 @@ class Cells(Topology):
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """The edges that cover a client, by the data they heard; equal where none of them heard any."""
-        edge, client = self._links(cohort)
+        edge, client = self.cells_at(cohort).links(cohort.index)
+        if len(edge) == len(cohort):  # no bridges: clients of an edge share its model
+            return Mixing.gather(edge, self.n_edges)
         heard = memory["heard"].cpu()[edge]
         total = torch.zeros(len(cohort), dtype=torch.float64).index_add_(0, client, heard)
         weight = torch.where(total[client] > 0, heard, 1.0)
@@ -75,27 +76,20 @@ class Cells(Topology):
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Cells times data size times the weight of a bridge."""
-        edge, client = self._links(cohort)
-        bridges: Tensor = self._covers[cohort.index] > 1  # type: ignore[attr-defined]
+        cells = self.cells_at(cohort)
+        edge, client = cells.links(cohort.index)
+        bridges = cells.covers[cohort.index] > 1
         weight = torch.where(bridges, self.bridge * cohort.weights, cohort.weights)
         return Mixing.sparse(edge, client, weight[client], (self.n_edges, len(cohort)))
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """Remember how much data every edge heard."""
-        edge, client = self._links(arrived)
+        edge, client = self.cells_at(arrived).links(arrived.index)
         heard = torch.zeros(self.n_edges, dtype=torch.float64).index_add_(0, edge, arrived.weights[client])
         return memory | {"heard": heard}, centers
 
-    def _links(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """(edge, position in the cohort) of every pair that can talk."""
-        edge, client = self.cells.indices()
-        at = torch.full((self.cells.shape[1],), -1)
-        at[cohort.index] = torch.arange(len(cohort))
-        there = at[client] >= 0
-        return edge[there], at[client[there]]
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TwoLevel(Topology):
     """Edges average their clients; every `every` rounds a cloud averages the edges (hierarchical).
 
@@ -107,6 +101,7 @@ class TwoLevel(Topology):
     edges: Cells
     every: int = 1
     names: tuple[str, ...] = ("model",)  # stacks the cloud averages
+    averages = True
     near = True
 
     def __post_init__(self) -> None:

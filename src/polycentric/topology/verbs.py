@@ -18,6 +18,7 @@ class Topology(ABC):
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
     apart: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
+    averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
     near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
 
     @abstractmethod

@@ -1,0 +1,70 @@
+"""FedMes: several edges with overlapping cells; clients in an overlap carry models from cell to cell, without a cloud.
+
+    edge i:     w^(i)  <-  sum_k gamma_k^(i) w_k        over the clients it heard: gamma_k^(i) ~ alpha_u n_k where it
+                                                        alone covers k, alpha_v n_k in an overlap; they sum to one
+    client k:   start  <-  sum_i N_i w^(i) / sum_i N_i  over the edges that cover it, N_i the data edge i heard
+                w_k    <-  E epochs of SGD on F_k, from there
+    at the end: w^f    <-  1/L sum_i w^(i)              every edge counts the same (`average_accuracy`)
+
+Symbols:     L = number of edges, alpha_u = `alpha_u`, alpha_v = `alpha_v` (only their ratio matters), m_s = n of
+             `ByCell(n)`: clients heard by each edge, an overlap's clients picked once for all its edges.
+Reduces to:  `fedavg` with one edge, or where all edges cover everybody; isolated cells, `hierarchical(every=0)`, where
+             none overlap; FedAvg of its own cell at every edge with alpha_u = alpha_v; with one edge and several
+             `models` to weighted `fesem`.
+Beware:      what clients learn is averaged without bias only if alpha_u = 2 alpha_v (equal cells and clients); more
+             weight on bridges makes edges agree sooner and tilts the model to the bridges' data.
+Reference:   Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from ..aggregate import Aggregate, Mean
+from ..coverage import Geometry, Overlap
+from ..errors import require
+from ..learn import Train
+from ..method import Exchange, Method
+from ..optimizer import Average, Center
+from ..select import ByCell, Everyone, Select
+from ..topology import CellClusters, Cells
+
+
+def fedmes(
+    *,
+    cells: Geometry = Overlap(20, 10),
+    alpha_u: float = 1.0,
+    alpha_v: float = 1.0,
+    models: int = 1,
+    select: Select = Everyone(),
+    center: Center = Average(),
+    aggregate: Aggregate = Mean(),
+    **training: Any,
+) -> Method:
+    """FedMes; `training` are the arguments of `Train` (lr, epochs, batch, ...).
+
+    Arguments:
+        cells: who is covered by whom: `Overlap(u, v, w)`, `RingCells()`, `CellRegions()`, `CellTable()`, `CellMap()`.
+        alpha_u: weight of a client that one edge alone covers.
+        alpha_v: weight of a client in an overlap.
+        models: of every edge; with several, clients find theirs at each edge that covers them, as in FeSEM.
+        select: who takes part; `ByCell(20)` is the paper's rule; `ByCell(20, of=Active(1))` prefers high losses.
+        center: what every edge does with its mean.
+        aggregate: `Mean()`, or a robust rule, by itself at every edge.
+    """
+    for name, alpha in (("alpha_u", alpha_u), ("alpha_v", alpha_v)):
+        require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}: only the ratio of the two matters")
+    require(models >= 1, f"models must be at least 1, got {models}")
+    exchange = Exchange(
+        learn=(Train(**training),),
+        topology=(edges := Cells(cells, alpha_v / alpha_u)),
+        select=select.within(cells) if isinstance(select, ByCell) else select,
+        optimizer=center,
+        aggregate=aggregate,
+    )
+    if models == 1:
+        return Method.of("fedmes", exchange)
+    seed = replace(exchange, topology=CellClusters(edges, models, seeds=True), select=Everyone())
+    return Method("fedmes", ((1, (seed,)), (1, (replace(exchange, topology=CellClusters(edges, models)),))))

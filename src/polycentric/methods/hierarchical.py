@@ -1,0 +1,54 @@
+"""Hierarchical federated learning: clients at one edge each, and a cloud that averages the edges now and then.
+
+    edge i:     w^(i)  <-  sum_k n_k w_k / N_i          over the clients at edge i, N_i = sum n_k
+    cloud:      w^(i)  <-  sum_j N_j w^(j) / sum_j N_j  for every i, at the end of every T-th round
+
+A client that several edges cover is given to one of them: every overlap is split evenly.
+
+Symbols:     T = `every`; 0 never asks the cloud.
+Reduces to:  `fedavg` with T = 1 (a mean of means by data is the mean), and with one edge; isolated cells with T = 0,
+             which is `fedmes` without overlaps.
+Beware:      between two meetings the edges drift apart where their cells' data differ.
+Reference:   Liu et al., Client-edge-cloud hierarchical federated learning, ICC 2020, https://arxiv.org/abs/1905.06641
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..aggregate import Aggregate, Mean
+from ..coverage import Attached, Geometry, Overlap
+from ..learn import Train
+from ..method import Exchange, Method
+from ..optimizer import Average, Center
+from ..select import ByCell, Everyone, Select
+from ..topology import Cells, TwoLevel
+
+
+def hierarchical(
+    *,
+    cells: Geometry = Overlap(20, 10),
+    every: int = 5,
+    select: Select = Everyone(),
+    center: Center = Average(),
+    aggregate: Aggregate = Mean(),
+    **training: Any,
+) -> Method:
+    """Edges and a cloud; `training` are the arguments of `Train` (lr, epochs, batch, ...).
+
+    Arguments:
+        cells: who is covered by whom, as in `fedmes`.
+        every: rounds between meetings in the cloud; 0: they never meet.
+        select: who takes part; `ByCell(20)` asks 20 clients of every edge.
+        center: what every edge does with its mean.
+        aggregate: `Mean()`, or a robust rule, by itself at every edge.
+    """
+    own = Attached(cells)
+    exchange = Exchange(
+        learn=(Train(**training),),
+        topology=TwoLevel(Cells(own), every),
+        select=select.within(own) if isinstance(select, ByCell) else select,
+        optimizer=center,
+        aggregate=aggregate,
+    )
+    return Method.of("hierarchical", exchange)

@@ -1,0 +1,339 @@
+"""Who is covered by whom: shapes, tables, maps, movement; in memory that is linear in the coverage."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polycentric import CellMap, CellRegions, CellTable, Mistake, Overlap, RingCells
+from polycentric.coverage import Attached, Coverage, GivenCells, covered, geometry_of, shared
+
+LAW = settings(max_examples=40, deadline=None)
+
+
+def regions(geometry, n=None):
+    """How many clients every region has."""
+    cells = covered(geometry, n or geometry.natural)
+    counts = torch.bincount(cells.regions.of, minlength=len(cells.regions.edges)).tolist()
+    return dict(zip(cells.regions.names(), counts, strict=True))
+
+
+def valid(cells: Coverage) -> None:
+    """What holds of every coverage."""
+    assert bool((cells.covers >= 1).all())
+    assert int(cells.covers.sum()) == int(cells.sizes.sum()) == len(cells.edge)
+    assert bool(((cells.edge >= 0) & (cells.edge < cells.n_edges)).all())
+    pair = cells.client * cells.n_edges + cells.edge
+    assert torch.equal(pair, torch.unique(pair))
+
+
+# -- shapes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("geometry", "natural", "wanted"),
+    [
+        (Overlap(20, 10), 90, {"0": 20, "1": 20, "2": 20, "0+1": 10, "0+2": 10, "1+2": 10}),
+        (Overlap(0, 30), 90, {"0+1": 30, "0+2": 30, "1+2": 30}),
+        (Overlap(30, 0), 90, {"0": 30, "1": 30, "2": 30}),
+        (Overlap(0, 20, 30), 90, {"0+1": 20, "0+2": 20, "1+2": 20, "0+1+2": 30}),
+        (
+            Overlap(10, 10, 30),
+            90,
+            {"0": 10, "1": 10, "2": 10, "0+1": 10, "0+2": 10, "1+2": 10, "0+1+2": 30},
+        ),
+        (
+            CellRegions("0:10 1:20 2:0 0+1:10 0+2:30 1+2:20"),
+            90,
+            {"0": 10, "1": 20, "0+1": 10, "0+2": 30, "1+2": 20},
+        ),
+        (
+            RingCells(4, 15, 10),
+            100,
+            {"0": 15, "1": 15, "2": 15, "3": 15, "0+1": 10, "0+3": 10, "1+2": 10, "2+3": 10},
+        ),
+        (RingCells(2, 1, 2), 6, {"0": 1, "1": 1, "0+1": 4}),
+        (RingCells(1, 1, 2), 3, {"0": 3}),
+    ],
+)
+def test_the_papers_shapes(geometry, natural, wanted):
+    assert geometry.natural == natural
+    assert regions(geometry) == wanted
+    valid(covered(geometry, natural))
+
+
+def test_the_asymmetric_cells_are_equally_large():
+    assert covered(CellRegions("0:10 1:20 0+1:10 0+2:30 1+2:20"), 90).sizes.tolist() == [50, 50, 50]
+
+
+@LAW
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(1, 60))
+def test_any_number_of_clients_is_shared_out_in_proportion(u, v, w, n):
+    if u + v + w == 0:
+        return
+    counts = regions(Overlap(u, v, w), n)
+    assert sum(counts.values()) == n
+    for name, count in counts.items():
+        exact = n * {1: u, 2: v, 3: w}[len(name.split("+"))] / (3 * (u + v) + w)
+        assert abs(count - exact) < 1
+
+
+@LAW
+@given(st.integers(0, 50), st.lists(st.integers(0, 20), min_size=1, max_size=8).filter(any))
+def test_largest_remainders_add_up(n, sizes):
+    out = shared(n, sizes)
+    assert sum(out) == n
+    assert all(abs(o - n * s / sum(sizes)) < 1 for o, s in zip(out, sizes, strict=True))
+
+
+@pytest.mark.parametrize("geometry", [Overlap(20, 10), Overlap(0, 20, 30), RingCells(5, 3, 4), Overlap(5, 7)])
+def test_attached_clients_have_one_of_their_edges_and_overlaps_are_split_evenly(geometry):
+    n = geometry.natural
+    cells, one = covered(geometry, n), covered(Attached(geometry), n)
+    valid(one)
+    assert one.covers.tolist() == [1] * n
+    mine = set(zip(cells.edge.tolist(), cells.client.tolist(), strict=True))
+    assert set(zip(one.edge.tolist(), one.client.tolist(), strict=True)) <= mine
+    for number, edges in enumerate(cells.regions.edges):
+        counts = torch.bincount(one.edge[cells.regions.of == number], minlength=geometry.n_edges)[list(edges)]
+        assert int(counts.max() - counts.min()) <= 1
+    assert int(one.sizes.max() - one.sizes.min()) <= 1  # these shapes treat all edges alike
+
+
+def test_links_of_some_clients_are_those_of_the_table():
+    cells = covered(Overlap(3, 2, 1), 16)
+    index = torch.tensor([15, 0, 9, 3])
+    edge, place = cells.links(index)
+    dense = torch.as_tensor(cells.table.toarray())[:, index]
+    assert sorted(zip(edge.tolist(), place.tolist(), strict=True)) == sorted(map(tuple, dense.nonzero().tolist()))
+    assert [len(part) for part in cells.links(index[:0])] == [0, 0]
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cells.csv", "1,0\n1,1\n0,1\n"),
+        ("cells.csv", "first,second\n1,0\n1,1\n0,1\n"),
+        ("cells.csv", "client,edge\n2,1\n0,0\n1,0\n1,1\n"),
+        ("cells.toml", "edges = 2\nclients = [[0], [0, 1], [1]]\n"),
+    ],
+)
+def test_a_table_from_a_file(name, text, tmp_path: Path):
+    (tmp_path / name).write_text(text)
+    table = CellTable(str(tmp_path / name))
+    assert table == GivenCells.of(torch.tensor([[1, 1, 0], [0, 1, 1]]))
+    assert repr(table).startswith("GivenCells(2 edges, 3 clients, ")
+    assert regions(table) == {"0": 1, "1": 1, "0+1": 1}
+    assert geometry_of(f"table({tmp_path / name})") == table
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "1,0\n0,0\n", "client 1 is in no cell"),
+        ("a.csv", "1,0\n1\n", "line 2: 2 numbers are wanted, got '1'"),
+        ("a.csv", "1,0\n1,nan\n", "line 2: 2 numbers are wanted"),
+        ("a.csv", "1,0\n2,0\n", "client 1, edge 0: a table of cells holds 0 and 1, got 2"),
+        ("a.csv", "", "has no clients"),
+        ("a.csv", "client,edge\n0,0\n5,0\n", "client 1 is in no cell (4 such clients)"),
+        ("a.toml", "edges = 2\n", "must say `edges = 3` and"),
+        ("a.toml", "edges = 2\nclients = [[0], [2]]\n", "the edges of client 1 must be numbers from 0 to 1, got [2]"),
+        ("a.toml", "edges = [", "cannot be read as TOML"),
+    ],
+)
+def test_a_table_that_is_wrong_says_where(name, text, message, tmp_path: Path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Mistake) as wrong:
+        CellTable(str(tmp_path / name))
+    assert message in str(wrong.value)
+
+
+def test_a_table_that_is_not_there():
+    with pytest.raises(Mistake, match=r"'nowhere.csv' cannot be read: No such file"):
+        CellTable("nowhere.csv")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+    with (tmp_path / "large.csv").open("wb") as file:
+        file.truncate(65 << 20)
+    with pytest.raises(Mistake, match="larger than 64 MiB"):
+        CellTable(str(tmp_path / "large.csv"))
+
+
+# -- maps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edges", [1, 2, 3, 5, 9, 12])
+def test_the_default_radius_covers_the_square(edges):
+    valid(covered(CellMap(edges), 300, seed=3))
+
+
+def test_a_map_covers_those_within_the_radius():
+    geometry = CellMap(edges=4, radius=0.3, nearest=True)
+    at, cells = geometry.positions(200, 5, 0), covered(geometry, 200, seed=5)
+    away = np.hypot(*(geometry.stations[:, None] - at[None]).transpose(2, 0, 1))
+    inside = away <= 0.3
+    lost = ~inside.any(0)
+    assert lost.any()
+    inside[away[:, lost].argmin(0), np.flatnonzero(lost)] = True
+    assert np.array_equal(cells.table.toarray() > 0, inside)
+
+
+def test_a_client_that_no_station_reaches_is_refused_unless_the_nearest_may_have_it():
+    with pytest.raises(Mistake, match=r"no station reaches it at .* in round 0; raise the radius, or set nearest=true"):
+        covered(CellMap(4, 0.2), 200)
+
+
+def test_places_from_a_file(tmp_path: Path):
+    (tmp_path / "places.csv").write_text("kind,x,y,radius\nedge,0,0,2\nedge,3,0,2\nclient,-1,0,\nclient,1.5,0,\n")
+    geometry = CellMap(places=str(tmp_path / "places.csv"))
+    assert (geometry.n_edges, geometry.natural) == (2, 2)
+    assert covered(geometry, 2).table.toarray().tolist() == [[1, 1], [0, 1]]
+    with pytest.raises(Mistake, match="places for 2 clients, but the federation has 3"):
+        covered(geometry, 3)
+    (tmp_path / "places.csv").write_text("kind,x,y,radius\nedge,0,0,2\nedge,3,0,2\nclient,-1,0,\nclient,1,0,\n")
+    assert CellMap(places=str(tmp_path / "places.csv")) != geometry  # another content, another map
+    (tmp_path / "places.csv").write_text("kind,x,y\nedge,0,0\n")
+    with pytest.raises(Mistake, match="edge 0 has no radius"):
+        CellMap(places=str(tmp_path / "places.csv"))
+
+
+# -- clients that move ---------------------------------------------------------------------------------------
+
+
+def test_where_a_walker_is_depends_on_seed_round_and_client_alone():
+    geometry = CellMap(9, speed=0.07, pause=0.5)
+    here = geometry.positions(40, 1, 13)
+    assert np.array_equal(CellMap(9, speed=0.07, pause=0.5).positions(40, 1, 13), here)
+    assert np.array_equal(geometry.positions(25, 1, 13), here[:25])  # in any company
+    assert not np.array_equal(geometry.positions(40, 2, 13), here)
+
+
+@pytest.mark.parametrize("pause", [0.0, 2.0])
+def test_walkers_stay_in_the_square_and_never_walk_further_than_their_speed(pause):
+    geometry = CellMap(9, speed=0.07, pause=pause)
+    way = np.stack([geometry.positions(60, 0, round) for round in range(40)])
+    assert (way >= 0).all() and (way <= 1).all()
+    steps = np.hypot(*np.diff(way, axis=0).transpose(2, 0, 1))
+    assert steps.max() <= 0.07 + 1e-12
+    assert 0.05 < steps.mean() <= 0.07 if not pause else steps.min() == 0
+    assert np.hypot(*(way[-1] - way[0]).T).mean() > 0.2
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_coverage_of_walkers_is_valid_in_every_round_and_changes(seed):
+    geometry = CellMap(9, speed=0.1)
+    tables = []
+    for round in range(25):
+        cells = covered(geometry, 50, seed, round)
+        valid(cells)
+        tables.append(cells.table.toarray())
+    changes = [int((a != b).sum()) for a, b in pairwise(tables)]
+    assert min(changes) > 0
+
+
+def test_a_walker_that_leaves_all_cells_is_refused_in_that_round():
+    geometry = CellMap(1, radius=0.5, speed=0.3)
+    with pytest.raises(Mistake, match="in round"):
+        for round in range(20):
+            covered(geometry, 20, 0, round)
+
+
+def test_a_trace_is_held_until_the_next_line(tmp_path: Path):
+    (tmp_path / "trace.csv").write_text("round,client,x,y\n0,0,0.25,0.5\n0,1,0.25,0.5\n3,1,0.75,0.5\n5,0,0.75,0.5\n")
+    geometry = CellMap(2, radius=0.4, nearest=True, trace=str(tmp_path / "trace.csv"))
+    assert geometry.moves and geometry.natural == 2
+    edge = [covered(geometry, 2, round=round).edge.tolist() for round in (0, 2, 3, 4, 5, 99)]
+    assert edge == [[0, 0], [0, 0], [0, 1], [0, 1], [1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("round,x\n", "must begin with the line round,client,x,y"),
+        ("round,client,x,y\n", "has no line but its heading"),
+        ("round,client,x,y\n1,0,0,0\n", "does not say where client 0 is in round 0"),
+        ("round,client,x,y\n0,0.5,0,0\n", "whole numbers from 0"),
+        ("round,client,x,y\n0,99999999,0,0\n", "names client 99999999 but has only 1 lines"),
+        ("round,client,x,y\n0,0,0\n", "line 2: 4 numbers are wanted"),
+    ],
+)
+def test_a_trace_that_is_wrong_says_where(text, message, tmp_path: Path):
+    (tmp_path / "trace.csv").write_text(text)
+    with pytest.raises(Mistake) as wrong:
+        covered(CellMap(trace=str(tmp_path / "trace.csv")), 1)
+    assert message in str(wrong.value)
+
+
+# -- words and mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("overlap", Overlap()),
+        ("overlap(0, 30)", Overlap(0, 30)),
+        ("overlap(u=10, v=10, w=30)", Overlap(10, 10, 30)),
+        ("ring(edges=5)", RingCells(5)),
+        ("regions(0:10 0+1:5)", CellRegions("0:10 0+1:5")),
+        ("map(edges=4, radius=0.5, nearest=true)", CellMap(4, 0.5, True)),
+    ],
+)
+def test_cells_from_words(text, wanted):
+    assert geometry_of(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Overlap(0, 0), "not all of them 0, got 0, 0, 0"),
+        (lambda: Overlap(-1, 2), "numbers of clients from 0 up"),
+        (lambda: RingCells(0), "RingCells.edges must be from 1 to 100,000, got 0"),
+        (lambda: CellRegions("0;10"), "CellRegions takes EDGES:CLIENTS such as 0:10 or 0+1:5, got '0;10'"),
+        (lambda: CellRegions(""), "CellRegions has no clients"),
+        (lambda: CellMap(0), "CellMap.edges must be from 1"),
+        (lambda: CellMap(4, radius=-1), "CellMap.radius must be a number from 0 up, got -1"),
+        (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be a number from 0 up, got nan"),
+        (lambda: geometry_of("overlapp"), "did you mean 'overlap'?"),
+        (lambda: geometry_of("overlap(x=1)"), "unknown setting of overlap 'x'"),
+        (lambda: geometry_of("overlap(u=a)"), "overlap.u must be a whole number, got 'a'"),
+        (lambda: geometry_of("table"), "table needs path"),
+        (lambda: geometry_of("map(nearest=1)"), "map.nearest must be true or false"),
+    ],
+)
+def test_a_mistake_is_named(build, message):
+    with pytest.raises(Mistake) as wrong:
+        build()
+    assert message in str(wrong.value)
+
+
+# -- large maps ----------------------------------------------------------------------------------------------
+
+
+def peak_of(edges: int, clients: int) -> tuple[int, int]:
+    """(bytes at most, pairs) of making a coverage, the regions in it and the links of a cohort."""
+    geometry = CellMap(edges, speed=0.01, seed=edges)
+    tracemalloc.start()
+    cells = geometry.cover(clients, 0, 1)
+    cells.regions.names()
+    cells.links(torch.arange(0, clients, 7))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, len(cells.edge)
+
+
+def test_memory_is_linear_in_the_coverage_not_in_clients_times_edges():
+    few, pairs = peak_of(16, 8_000)
+    many, others = peak_of(256, 8_000)
+    assert others < 1.3 * pairs  # about as many pairs, sixteen times as many edges
+    assert many < 2 * few

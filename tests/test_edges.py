@@ -1,0 +1,125 @@
+"""Looking at edges: the command, the maps, and the table of simulated times."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from polycentric import CellMap, Overlap, hierarchical
+from polycentric.cells import digest
+from polycentric.cli import outcome
+from polycentric.config import Settings
+from polycentric.coverage import Attached
+from polycentric.report.maps import draw_map
+from polycentric.reproduce import TABLES
+from polycentric.reproduce.fedmes import FEDMES, history, round_time, rounds_by
+
+
+def shown(capsys, *words: str) -> dict:
+    assert outcome(["topology", "show", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_topology_show_tells_the_numbers_of_the_paper(capsys):
+    found = shown(capsys, "fedmes", "--set", "cells=overlap(u=20, v=10)", "--set", "alpha_v=1.3")
+    assert (found["edges"], found["clients"], found["pairs"], found["in_overlaps"]) == (3, 90, 120, 30)
+    assert found["regions"] == {"0": 20, "1": 20, "2": 20, "0+1": 10, "0+2": 10, "1+2": 10}
+    assert found["zeta"] == pytest.approx(0.576, abs=5e-4)
+    assert found["column_sums"] == pytest.approx([0.6522, 1.6957], abs=5e-5)
+    assert not found["doubly_stochastic"]
+    assert shown(capsys, "fedmes", "--set", "alpha_u=2")["doubly_stochastic"]
+    assert shown(capsys, "fedmes", "--set", "cells=overlap(u=30, v=0)")["zeta"] == 1.0
+
+
+def test_topology_show_of_a_hierarchy(capsys):
+    found = shown(capsys, "hierarchical", "--set", "every=5", "--clients", "30")
+    assert (found["clients"], found["in_overlaps"], found["cloud_every"]) == (30, 0, 5)
+    assert found["in_cells"] == [10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fedavg"], "fedavg has no edges, so there is no map to show"),
+        (["fedmes", "--rounds", "0,x"], "--rounds takes up to six whole numbers"),
+        (["fedmes", "--set", "cells=map(radius=0.01)"], "set nearest=true"),
+        (["fedmes", "--set", "cells=ringg"], "did you mean 'ring'?"),
+        (["fedmes", "--set", "cells=table(nowhere.csv)"], "'nowhere.csv' cannot be read"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line(words, message, capsys):
+    assert outcome(["topology", "show", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("geometry", "n", "rounds"),
+    [
+        (Overlap(20, 10), 90, (0,)),
+        (Attached(Overlap(3, 2, 1)), 16, (0,)),
+        (CellMap(9, speed=0.05), 40, (0, 5, 10)),
+        (CellMap(36), 300, (0,)),
+    ],
+    ids=repr,
+)
+def test_maps_are_drawn(geometry, n, rounds, tmp_path: Path):
+    path = draw_map(geometry, n, tmp_path / "map.png", rounds=rounds)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    assert path.read_bytes() == draw_map(geometry, n, tmp_path / "again.png", rounds=rounds).read_bytes()
+
+
+# -- simulated time ------------------------------------------------------------------------------------------
+
+
+def test_the_mean_time_of_a_round():  # E10
+    assert round_time() == pytest.approx(1.1)
+    assert [round_time(every) for every in (1, 2, 5, 10)] == pytest.approx([10.1, 5.6, 2.9, 2.0])
+    assert [rounds_by(80, every) for every in (0, 1, 5)] == [72, 7, 27]
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 10])
+def test_it_is_what_the_rounds_in_which_the_edges_meet_add_up_to(every):
+    topology = hierarchical(every=every).exchanges[0].topology
+    times = [10.1 if topology.met_cloud(round) else 1.1 for round in range(10)]
+    assert sum(times) / 10 == pytest.approx(round_time(every))
+
+
+def test_every_row_can_be_built_and_is_read_within_its_run():
+    assert TABLES["fedmes"] is FEDMES
+    assert len({row.setting for row in FEDMES.rows}) == len(FEDMES.rows)
+    for row in FEDMES.rows:
+        settings = Settings.of(dict(row.settings))
+        settings.build_method()
+        assert len(digest(settings)) == 12
+
+
+def test_a_row_is_read_off_the_history_of_its_run(tmp_path: Path):
+    row = next(row for row in FEDMES.rows if row.setting == "c mnist: FedMes (20,10)")
+    later = next(row for row in FEDMES.rows if row.setting == "alpha: ratio 1")
+    time = next(row for row in FEDMES.rows if row.setting == "time c mnist: FedMes (20,10)")
+    assert row.settings == later.settings == time.settings  # one run, read three times
+    lines = [json.dumps({"round": r, "average_accuracy": r / 200}) for r in range(1, 110)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert row.measure and later.measure and time.measure
+    summary = {"run_dir": str(tmp_path)}
+    assert row.measure(summary) == pytest.approx(36.0)
+    assert later.measure(summary) == pytest.approx(54.5)
+    assert math.isnan(time.measure(summary))
+    assert history(tmp_path / "nowhere") == {}
+    every = {r.setting: r for r in FEDMES.rows if r.setting.startswith(("clock", "c ", "b ", "a "))}
+    for r in every.values():  # whatever is read was run
+        (tmp_path / "metrics.jsonl").write_text(
+            "\n".join(json.dumps({"round": k, "average_accuracy": 0.5}) for k in range(r.settings["rounds"] + 1))
+        )
+        assert r.measure and r.measure(summary) == 50.0, r.setting
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(["fedmes"], 11.0), (["hierarchical", "--set", "every=5"], 29.0)])
+def test_the_clock_agrees_with_the_times_of_the_table(words, seconds, tmp_path: Path, capsys):  # E10
+    how = ["--partition", "cells=c", "--clients", "9", "--rounds", "10", "--clock", "normalised", "--quiet", "--json"]
+    assert outcome(["run", *words, *how, "--set", "steps=1", "--out", str(tmp_path / "run")]) == 0
+    assert json.loads(capsys.readouterr().out)["simulated_seconds"] == pytest.approx(seconds)
