@@ -189,7 +189,7 @@ MISTAKES = [
     (["data", "show", "synthetic(seed=99999999999999999999)"], "1e+20", "whole number from 0"),
     ([*RUN, "--valid", "nan"], "got nan", "less than 1"),
     ([*RUN, "--target", "2"], "got 2.0", "less than or equal to 1"),
-    ([*RUN, "--executor", "foo"], "'foo'", "'looped' or 'stacked'"),
+    ([*RUN, "--executor", "foo"], "'foo'", "'stacked' or 'compiled'"),
     ([*RUN, "--device", "foo"], "'foo'", "--device cpu"),
     ([*RUN, "--dtype", "float16"], "'float16'", "'float32' or 'float64'"),
     ([*RUN, "--partition", "dirichlet=x"], "'x'", "type dirichlet=0.5"),

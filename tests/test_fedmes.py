@@ -70,7 +70,7 @@ def after(method, federation, rounds=3, **how):
 def models(method, federation, rounds=3):
     """What every client begins the next round from."""
     state = after(method, federation, rounds)
-    return receive(method.at(rounds)[0], state, ready(method, federation).clients.everyone(state.round))["model"]
+    return receive(method.at(rounds)[-1], state, ready(method, federation).clients.everyone(state.round))["model"]
 
 
 def close(a, b):

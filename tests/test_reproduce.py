@@ -204,8 +204,9 @@ def test_a_target_that_one_of_two_methods_reaches_counts_for_it():
     claim = TABLES["fedcurv"].claims[0]
 
     def judge(mine, theirs):
-        return claim.judge({f"E=50, rounds to 90 %, {m}": v for m, v in (("FedCurv", mine), ("FedAvg", theirs))})
+        return claim.judge({f"E=20, rounds to 90 %, {m}": v for m, v in (("FedCurv", mine), ("FedAvg", theirs))})
 
     assert judge([10.0, 12.0], [20.0, 21.0])[0] and not judge([20.0, 21.0], [10.0, 12.0])[0]
     assert judge([10.0, 12.0], [20.0, math.nan])[0] and judge([math.nan, 5.0], [99.0, 99.0])[0] is False
     assert judge([math.nan], [math.nan])[0] is None
+    assert judge([10.0, 21.0], [20.0, 12.0])[0] is None  # now this one, now that one
