@@ -114,6 +114,10 @@ def reproduce_table(
         every.sort(key=lambda cell: (cell.data, cell.partition or "", cell.seed))  # data are read once for their cells
         with bar(len(every)) as told:
             run_cells(every, parent, jobs=jobs, told=told)
+    elif not any(finished(cell, parent) for row in cells.values() for cell in row):
+        raise Mistake(
+            f"no run of {table.name} is finished in {parent}, so there is nothing to write: leave out --cached"
+        )
     values: dict[str, list[float]] = {}
     for setting, mine in cells.items():
         found = [(finished(cell, parent), home(cell, parent)) for cell in mine]
