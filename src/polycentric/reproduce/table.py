@@ -14,6 +14,7 @@ from typing import Any
 from ..cells import Told, digest, finished, home, run_cells
 from ..config import Settings
 from ..errors import Mistake
+from ..report.curves import rows_of
 
 # From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
 Measure = Callable[[dict[str, Any]], float]
@@ -149,8 +150,7 @@ def clearly(differences: Sequence[float]) -> bool | None:
 
 def history(run: Path | str) -> list[dict[str, Any]]:
     """Every evaluation of a run, in order, from its folder."""
-    with (Path(run) / "metrics.jsonl").open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return rows_of(Path(run))
 
 
 def first_reaching(run: Path | str, target: float, metric: str = "micro_accuracy") -> dict[str, Any] | None:
