@@ -627,6 +627,6 @@ def _closing(summary: dict[str, Any]) -> None:
                 f"examples would be right; with the best one for all {one:.1%}"
             )
     elif "optimistic" in summary:
-        say("note: there is one center, so nothing to choose by the test labels")
+        say("note: no optimistic scores: clients share no whole models to choose among, or there are no classes")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

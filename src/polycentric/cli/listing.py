@@ -37,7 +37,7 @@ def list_methods() -> Group:
     models.add_column("what it is")
     for name, model in MODELS.items():
         models.add_row(name, model.about)
-    parts = Table(title="parts (--set select=uniform(n=10))", title_justify="left")
+    parts = Table(title="parts (--set select=uniform(n=10); --attack and --clock are options)", title_justify="left")
     parts.add_column("setting")
     parts.add_column("choices")
     for kind, choices in PARTS.items():
