@@ -6,10 +6,8 @@ federation = pc.load("digits", partition=pc.Iid(20))
 rules = {
     "mean": pc.Mean(),
     "median": pc.Median(),
-    "trimmed": pc.TrimmedMean(0.2),
     "geometric": pc.GeometricMedian(),
     "krum": pc.Krum(0.2),
-    "multi-krum": pc.Krum(0.2, keep=10),
 }
 attacks = {
     "honest": None,
@@ -22,5 +20,5 @@ attacks = {
 print("rule      ", *(f"{name:>11}" for name in attacks))
 for name, rule in rules.items():
     method = pc.fedavg(lr=0.1, epochs=5, equal=True, aggregate=rule)
-    runs = [pc.run(method, federation, rounds=3, fine_tune=0, attack=attack) for attack in attacks.values()]
+    runs = [pc.run(method, federation, rounds=2, fine_tune=0, attack=attack) for attack in attacks.values()]
     print(f"{name:10}", *(f"{run.metrics['micro_accuracy']:11.1%}" for run in runs))

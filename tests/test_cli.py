@@ -366,6 +366,26 @@ def test_more_clients_a_round_than_clients_are_clipped_with_a_note(here, say):
     assert ended.lines == ["note: 99 clients a round were asked for, but only 4 have data: all of them take part"]
 
 
+@pytest.mark.filterwarnings("default")
+def test_what_two_parts_say_alike_is_said_once(here, say):
+    ended = say("run", "fesem", *SMALL, "--set", "k=9", "--json")
+    assert ended.lines == ["note: 9 centers were asked for, but there are only 4 clients: as many it is"]
+
+
+def test_only_shares_are_shown_in_percent(here, say):
+    ended = say("run", "mtl", *SMALL, "--model", "mlp")
+    table = {line.split("│")[1].strip(): line for line in ended.out.splitlines() if line.count("│") > 2}
+    assert "%" in table["micro_accuracy"] and "%" in table["pooled_f1"]
+    assert "%" not in table["condition"] and "%" not in table["micro_loss"]
+
+
+def test_scores_by_test_labels_are_told_as_no_result(here, say):
+    told = say("run", "fesem", *SMALL, "--set", "k=2", "--optimistic").lines
+    assert any("test labels, which is no result" in line for line in told)
+    told = say("run", "nofed", *SMALL, "--optimistic").lines
+    assert any("no optimistic scores" in line for line in told)
+
+
 def test_a_client_without_training_examples_is_still_evaluated(here, say):
     good = arrays()
     good["test"] = (good["client"] == 1) | (np.arange(40) >= 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -550,11 +550,25 @@ def test_fedavg_and_fedprox_take_parts() -> None:
     assert {"fedavg", "fedprox"} <= {name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()}
 
 
+PAIRS = list(zip(AGGREGATES, cycle(CENTERS), strict=False))  # each of both, in every method
+
+
 @takes_parts
-@pytest.mark.parametrize("aggregate", AGGREGATES, ids=repr)
+@pytest.mark.parametrize(("aggregate", "center"), PAIRS, ids=repr)
+def test_every_aggregate_and_every_center_goes_with_every_method(
+    name: str, aggregate: Any, center: Any, blobs: Make
+) -> None:
+    combines(build(name, aggregate=aggregate, center=center), blobs)
+
+
 @pytest.mark.parametrize("center", CENTERS, ids=repr)
-def test_every_aggregate_goes_with_every_center(name: str, aggregate: Any, center: Any, blobs: Make) -> None:
-    method = build(name, aggregate=aggregate, center=center)
+@pytest.mark.parametrize("aggregate", AGGREGATES, ids=repr)
+def test_every_aggregate_goes_with_every_center(aggregate: Any, center: Any, blobs: Make) -> None:
+    combines(build("fedavg", aggregate=aggregate, center=center), blobs)
+
+
+def combines(method: Method, blobs: Make) -> None:
+    """It moves, and to the same place under two executors and in blocks."""
     a, b = (after(method, blobs(), rounds=2, executor=e, block=n) for e, n in (("stacked", None), ("looped", 2)))
     assert_close(a, b)
     assert not torch.allclose(a.centers["model"], ready(method, blobs()).state.centers["model"])

@@ -160,10 +160,9 @@ def test_statistics_count_everybody_once(turned: Run) -> None:
 
 
 def test_figures_are_written_and_the_same_every_time(turned: Run, tmp_path: Path) -> None:
-    first, again = (see.draw(turned, tmp_path / name) for name in "ab")
+    first, again = (see.draw(turned, tmp_path / name, clients=6) for name in "ab")
     assert [path.name for path in first] == ["rounds.png", "map.png", "similarity.png", "examples.png"]
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, again, strict=True))
-    assert [p.name for p in see.draw(turned, tmp_path / "c", examples=False, clients=6)][-1] == "similarity.png"
     assert see.draw_numbers(turned, tmp_path / "numbers.png")
 
 

@@ -308,7 +308,8 @@ def test_sparse_cells_are_the_same_cells():
         (lambda: Cells(torch.ones(1, 2), bridge=0), "Cells.bridge must be positive, got 0"),
         (
             lambda: Cells(torch.ones(1, 2)).n_centers(3),
-            "the cells cover 2 clients, but the federation has 3",
+            "the cells cover 2 clients, but the federation has 3: take --clients 2, or cells for any number of "
+            "clients, such as overlap(u=20, v=10)",
         ),
         (lambda: Clusters(0), "Clusters.k must be at least 1, got 0"),
         (lambda: Star(denominator=0), "Star.denominator must be positive, got 0"),
@@ -500,7 +501,8 @@ GRAPH_MISTAKES = {
     ),
     "nodes": (
         lambda: Graph(metropolis(networkx.cycle_graph(4))).n_centers(5),
-        "the graph is for 4 clients, but the federation has 5",
+        "the graph is for 4 clients, but the federation has 5: weigh a graph for clients 0 .. 4, or name one, as in "
+        "dpsgd(graph=Ring())",
     ),
 }
 

@@ -352,7 +352,8 @@ class GivenCells(Geometry):
         """The table, for the clients it was made for."""
         require(
             n_clients == self.natural,
-            f"the cells cover {self.natural} clients, but the federation has {n_clients}",
+            f"the cells cover {self.natural} clients, but the federation has {n_clients}: take --clients "
+            f"{self.natural}, or cells for any number of clients, such as overlap(u=20, v=10)",
         )
         return self.coverage
 

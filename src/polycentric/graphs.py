@@ -285,7 +285,11 @@ def network_of(graph: Network | networkx.Graph) -> Network:
 
 
 def _same(size: int, n: int) -> None:
-    require(size == n, f"the graph is for {size} clients, but the federation has {n}")
+    require(
+        size == n,
+        f"the graph is for {size} clients, but the federation has {n}: take --clients {size}, or a graph for "
+        f"clients 0 .. {n - 1}",
+    )
 
 
 def _connected(drawn: Callable[[int], networkx.Graph], seed: int, *key: int | str) -> networkx.Graph:

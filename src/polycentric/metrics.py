@@ -34,6 +34,15 @@ Ints = npt.NDArray[np.int64]
 POOLED = ("pooled_f1", "auc", "minority_recall")  # over all clients' examples together
 
 
+def is_share(name: str) -> bool:
+    """Whether a metric lies between 0 and 1 and is shown to people in percent.
+
+    >>> is_share("worst_decile_accuracy"), is_share("condition")
+    (True, False)
+    """
+    return any(word in name for word in ("accuracy", "f1", "share", "auc", "recall"))
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """What every client's model does on its own examples."""

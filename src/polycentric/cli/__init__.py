@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, cast
 
 
@@ -29,7 +29,7 @@ def outcome(arguments: list[str]) -> int:
         sys.path.append("")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _note  # type: ignore[assignment]
+            warnings.showwarning = _noting()  # type: ignore[assignment]
             result = app(arguments, standalone_mode=False, prog_name="polycentric")
             if sys.stdout:
                 sys.stdout.flush()
@@ -118,8 +118,17 @@ def _forget(stream: IO[str] | None) -> None:
         pass
 
 
-def _note(message: Warning | str, *_: object) -> None:
-    print(f"note: {_line(str(message))}", file=sys.stderr)
+def _noting() -> Callable[..., None]:
+    """Warnings as notes, each of them once: two parts of a method may have the same to say."""
+    said: set[str] = set()
+
+    def note(message: Warning | str, *_: object) -> None:
+        line = _line(str(message))
+        if line not in said:
+            print(f"note: {line}", file=sys.stderr)
+        said.add(line)
+
+    return note
 
 
 def _line(message: str) -> str:

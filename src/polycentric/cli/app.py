@@ -35,7 +35,7 @@ Partition = Annotated[
     str | None,
     typer.Option(
         help="How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, "
-        "cells=c; then +rotations=2 or +sample=10000."
+        "cells=c, skewed=10; then +rotations=2 or +sample=10000."
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]
@@ -619,5 +619,14 @@ def _closing(summary: dict[str, Any]) -> None:
         say(f"note: {summary['dropped']} answers were not finite and were left out")
     if summary.get("attackers"):
         say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
+    if found := summary.get("optimistic"):
+        each, one = found.get("micro_accuracy"), found["one_center"].get("micro_accuracy")
+        if each is not None and one is not None:
+            say(
+                f"note: with the best center of every client by its test labels, which is no result, {each:.1%} of all "
+                f"examples would be right; with the best one for all {one:.1%}"
+            )
+    elif "optimistic" in summary:
+        say("note: no optimistic scores: clients share no whole models to choose among, or there are no classes")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

@@ -55,14 +55,16 @@ def comparison_table(rows: list[dict[str, Any]], seeds: int, settings: Settings)
     title = f"{settings.data}{dealt}, {settings.rounds} rounds, {seeds} seeds: test accuracy in %, mean±std"
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for heading in (*SHOWN.values(), "fine-tuned", "better alone", "sent"):
+    beside = any("share_below_alone" in row for row in rows)
+    for heading in (*SHOWN.values(), "fine-tuned", *(["better alone"] if beside else []), "sent"):
         table.add_column(heading, justify="right")
     for row in rows:
         values = [spread(row["metrics"].get(name, [])) for name in SHOWN]
-        tuned, below = spread(row["personalised"]), spread(row.get("share_below_alone", []))
+        values.append(spread(row["personalised"]))
+        values += [spread(row.get("share_below_alone", []))] if beside else []
         lost = f" ({row['diverged']} diverged)" if row["diverged"] else ""
-        table.add_row(row["method"] + lost, *values, tuned, below, bytes_(row["bytes_up"]))
-    if any("share_below_alone" in row for row in rows):
+        table.add_row(row["method"] + lost, *values, bytes_(row["bytes_up"]))
+    if beside:
         table.caption = "better alone: share of clients whose model would have been better trained alone"
     return table
 

@@ -37,12 +37,17 @@ def list_methods() -> Group:
     models.add_column("what it is")
     for name, model in MODELS.items():
         models.add_row(name, model.about)
-    parts = Table(title="parts (--set select=uniform(n=10))", title_justify="left")
-    parts.add_column("kind")
+    parts = Table(title="parts (--set select=uniform(n=10); --attack and --clock are options)", title_justify="left")
+    parts.add_column("setting")
     parts.add_column("choices")
     for kind, choices in PARTS.items():
-        parts.add_row(getattr(kind, "__name__", str(kind)).lower(), ", ".join(choices))
+        word = getattr(kind, "__name__", str(kind)).lower()
+        parts.add_row(_SETTING.get(word, word), ", ".join(choices))
     return Group(methods, models, parts)
+
+
+# What a kind of part is called among the settings, where it is not the kind's own name.
+_SETTING = {"geometry": "cells", "network": "graph", "term": "terms"}
 
 
 def show_method(name: str) -> tuple[str, Table]:

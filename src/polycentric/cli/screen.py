@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..loop import Watcher
+from ..metrics import is_share
 
 # What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
 err = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -134,13 +135,10 @@ def summary_table(summary: dict[str, Any]) -> Table:
     for name in summary["metrics"]:
         if name == "clients_without_examples" and not summary["metrics"][name]:
             continue
-        percent = "loss" not in name and name not in NOT_SHARES
+        percent = is_share(name)
         values = [summary[key].get(name) for key, _ in columns]
         table.add_row(name, *("-" if v is None else f"{v:.2%}" if percent else f"{v:.4g}" for v in values))
     return table
 
 
-NOT_SHARES = {"ari", "nmi", "disagreement", "clusters", "largest_cluster", "intra_cluster", "reseeded", "staleness"} | {
-    "clients_without_examples"
-}
 _COLUMNS = (("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning"))

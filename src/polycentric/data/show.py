@@ -181,8 +181,17 @@ def _legend(rows: str, peak: float, n_shown: int, n_classes: int) -> Text:
     legend.append("blank none")
     for level in range(1, steps + 1):
         legend.append("  ").append(_SHADES[level] * 2, Style(color=_COLOURS[level]))
-        legend.append(f" to {100 * peak * (level / steps) ** 2:.2g} %")
+        legend.append(f" to {_two(100 * peak * (level / steps) ** 2)} %")
     return legend
+
+
+def _two(number: float) -> str:
+    """Two digits, without an exponent.
+
+    >>> _two(4.16), _two(100.0)
+    ('4.2', '100')
+    """
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _order(counts: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from ..errors import Mistake, require
 from ..loop import Run, trainer_of
 from ..method import State
 from ..metrics import agreement, shared_information
-from ..topology.clusters import inner_products
+from ..topology import inner_products, similarities
 from .figure import colour, panels
 
 Floats = npt.NDArray[np.float64]
@@ -187,15 +187,8 @@ def neighbours(gram: Floats, seed: int = 0) -> Floats:
 
 def cosines(rows: Tensor) -> Floats:
     """alpha_ij = <d_i, d_j> / |d_i| |d_j|, in float64; 0 where an update is zero."""
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for part in torch.split(rows, 1 << 16, dim=1):
-        gram += part.double() @ part.double().T
-    found: Floats = gram.cpu().numpy()
-    norm = np.sqrt(np.diag(found))
-    scale = norm[:, None] * norm[None]
-    out: Floats = np.divide(found, scale, out=np.zeros_like(found), where=scale > 0).clip(-1, 1)
-    np.fill_diagonal(out, 1.0)
-    return out
+    found: Floats = similarities(rows).numpy()
+    return found
 
 
 def statistics(run: Run) -> list[dict[str, Any]]:

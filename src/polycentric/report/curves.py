@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Mistake, require, unknown
+from ..metrics import is_share
 from ..record import Folder
 from .figure import band, colour, panels
 
@@ -22,7 +23,6 @@ Over = Literal["rounds", "seconds", "bytes"]
 Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
 
 AXES = {"rounds": "rounds", "seconds": "simulated seconds", "bytes": "bytes moved, up and down"}
-SHARES = ("accuracy", "f1", "share")  # metrics shown in percent
 ASIDE = {"seed", "device", "executor", "block", "checkpoint_every"}  # settings that do not make another method
 
 
@@ -38,7 +38,7 @@ def curve(folder: Path, metric: str = "micro_accuracy", over: Over = "rounds") -
     """(x, y) of one run, a point for every evaluation that has the metric."""
     rows = rows_of(folder)
     if rows and not any(metric in row for row in rows):
-        raise unknown("metric", metric, sorted({key for row in rows for key in row}))
+        raise Mistake(f"{folder}: {unknown('metric', metric, sorted({key for row in rows for key in row}))}")
     there = [row for row in rows if row.get(metric) is not None]
     old = over == "seconds" and any("simulated_seconds" not in row for row in there)
     require(not old, f"{folder} does not tell simulated seconds: it was run before there was a clock; run it again")
@@ -84,7 +84,7 @@ def draw(axis: Axes, groups: Groups, metric: str = "micro_accuracy", over: Over 
             band(axis, *together(curves), number, label)
     axis.set_xlabel(AXES[over])
     axis.set_ylabel(metric.replace("_", " "))
-    if any(word in metric for word in SHARES):
+    if is_share(metric):
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
     if over == "bytes":
         axis.xaxis.set_major_locator(MaxNLocator(6))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .table import Claim, Measure, Row, Table, Values
+from .table import Claim, Measure, Row, Table, Values, curves
 
 CLIENTS, ROUNDS, T_MIN = 10, 80, 20
 TRAINING = {"lr": 0.1, "momentum": 0.9, "decay": 0.99, "batch": 128}
@@ -112,9 +112,8 @@ def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
         with panels(out / "cfl-rounds.png", 1, 2, size=(4.4, 3.2)) as axes:
             left, right = axes[0]
             for number, (name, folders) in enumerate(runs.items()):
-                rows = [[json.loads(line) for line in (f / "metrics.jsonl").open(encoding="utf-8")] for f in folders]
-                rounds = [row["round"] for row in rows[0]]
-                band(left, rounds, [[100 * row["macro_accuracy"] for row in r] for r in rows], number, name)
+                rounds, found = curves(folders, "macro_accuracy")
+                band(left, rounds, [[100 * accuracy for accuracy in one] for one in found], number, name)
             left.set_xlabel("round")
             left.set_title("mean accuracy of a client, %")
             left.legend(loc="lower right")

@@ -14,14 +14,13 @@ all edges is scored on the common test set.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .table import Claim, Row, Table, Values
+from .table import Claim, Row, Table, Values, history
 
 T_EDGE, T_COMP, T_CLOUD = 1.0, 0.1, 10.0
 MODELS = {"mnist": "mnist-cnn", "fashion-mnist": "fmnist-cnn", "cifar10": "vgg11"}
@@ -67,20 +66,20 @@ def rounds_by(time: float, every: int = 0, t_c: float = T_CLOUD) -> int:
     return math.floor(time / round_time(every, t_c) + 1e-9)
 
 
-def history(folder: str | Path) -> dict[int, float]:
+def accuracies(folder: str | Path) -> dict[int, float]:
     """The accuracy of the mean of all edges after every round, in %; of the one model where there is one."""
     path = Path(folder) / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    rows = history(folder) if path.is_file() else []
     return {row["round"]: 100 * row["average_accuracy"] for row in rows if row.get("average_accuracy") is not None}
 
 
 def _at(rounds: int) -> Any:
-    return lambda summary: history(summary["run_dir"]).get(rounds, math.nan)
+    return lambda summary: accuracies(summary["run_dir"]).get(rounds, math.nan)
 
 
 def _time_to(aim: float, every: int) -> Any:
     def measure(summary: dict[str, Any]) -> float:
-        there = (r for r, accuracy in sorted(history(summary["run_dir"]).items()) if accuracy >= 100 * aim)
+        there = (r for r, accuracy in sorted(accuracies(summary["run_dir"]).items()) if accuracy >= 100 * aim)
         first = next(there, None)
         return math.nan if first is None else first * round_time(every)
 
@@ -293,7 +292,7 @@ def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
 def _curve(axis: Any, folders: Sequence[Path], every: int, number: int, label: str, dashed: bool = False) -> None:
     from ..report.figure import band
 
-    runs = [found for folder in folders if (found := history(folder))]
+    runs = [found for folder in folders if (found := accuracies(folder))]
     if not runs:
         return
     rounds = sorted(set.intersection(*(set(run) for run in runs)))
@@ -347,7 +346,7 @@ def _draw_logistic(path: Path, done: Mapping[str, Sequence[Path]]) -> None:
 
 
 def _last(folders: Sequence[Path], rounds: int) -> list[float]:
-    return [found[rounds] for folder in folders if rounds in (found := history(folder))]
+    return [found[rounds] for folder in folders if rounds in (found := accuracies(folder))]
 
 
 def _draw_alphas(path: Path, done: Mapping[str, Sequence[Path]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import Mistake
 from .fesem_table2 import FESEM_TABLE2, REFERENCE, STAND_INS, cell
-from .table import Claim, Measure, Row, Table, Values
+from .table import Claim, Measure, Row, Table, Values, history
 
 CENTERS = (2, 3, 4)
 NAMES = tuple(f"FeSEM({k})" for k in CENTERS)
@@ -22,9 +22,7 @@ BY_EPOCHS = "FeSEM(4) by epochs"
 
 def curve(folder: Path, name: str) -> tuple[list[int], list[float]]:
     """(rounds, values) of a number in a run's metrics."""
-    with (folder / "metrics.jsonl").open(encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    found = [(row["round"], float(row[name])) for row in rows if row.get(name) is not None]
+    found = [(row["round"], float(row[name])) for row in history(folder) if row.get(name) is not None]
     return [r for r, _ in found], [v for _, v in found]
 
 
@@ -32,7 +30,7 @@ def _last_fifth(summary: dict[str, Any]) -> float:
     """The change of micro accuracy over the last fifth of the rounds, in points."""
     try:
         rounds, values = curve(Path(summary["run_dir"]), "micro_accuracy")
-    except OSError:
+    except Mistake:
         return math.nan
     before = [v for r, v in zip(rounds, values, strict=True) if r <= 0.8 * summary["rounds"]]
     return 100 * (values[-1] - before[-1]) if before else math.nan
@@ -42,7 +40,7 @@ def _first_and_last(summary: dict[str, Any]) -> float:
     """The intra-cluster distance at the last look over that at the first."""
     try:
         _, values = curve(Path(summary["run_dir"]), "intra_cluster")
-    except OSError:
+    except Mistake:
         return math.nan
     return values[-1] / values[0] if len(values) > 1 and values[0] > 0 else math.nan
 

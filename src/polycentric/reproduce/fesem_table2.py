@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .table import Claim, Measure, Row, Table, Values
+from .table import Claim, Measure, Row, Table, Values, clearly
 
 METRICS = {
     "micro_accuracy": "micro acc.",
@@ -145,28 +145,25 @@ def _rows() -> tuple[Row, ...]:
 # -- claims --------------------------------------------------------------------------------------------------
 
 
-def lead(values: Values, a: str, b: str) -> tuple[float, float, int] | None:
-    """(mean, standard error, seeds) of a - b, seed by seed; None where there is nothing to compare."""
+def lead(values: Values, a: str, b: str) -> list[float]:
+    """a - b, seed by seed; empty where there is nothing to compare."""
     pairs = zip(values.get(a, []), values.get(b, []), strict=False)
-    found = [x - y for x, y in pairs if not math.isnan(x) and not math.isnan(y)]
-    if not found:
-        return None
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return statistics.fmean(found), error, len(found)
+    return [x - y for x, y in pairs if not math.isnan(x) and not math.isnan(y)]
 
 
-def shown(found: tuple[float, float, int]) -> str:
+def shown(found: list[float]) -> str:
     """A difference in words."""
-    return f"{found[0]:+.1f} ± {found[1]:.1f} points (mean and standard error, {found[2]} seeds)"
+    mean = f"{statistics.fmean(found):+.1f}"
+    if len(found) < 2:
+        return f"{mean} points (one seed)"
+    error = statistics.stdev(found) / math.sqrt(len(found))
+    return f"{mean} ± {error:.1f} points (mean and standard error, {len(found)} seeds)"
 
 
 def above(values: Values, a: str, b: str) -> tuple[bool | None, str]:
-    """Whether a is above b by more than two standard errors, or below; None in between."""
+    """Whether a is clearly above b, or below; None in between."""
     found = lead(values, a, b)
-    if found is None:
-        return None, "one of the two was not run"
-    mean, error, _ = found
-    return (mean > 0 if abs(mean) > 2 * error else None), shown(found)
+    return (clearly(found), shown(found)) if found else (None, "one of the two was not run")
 
 
 def _versus(data: str, a: str, b: str, text: str, view: str = "own center") -> Claim:
@@ -200,14 +197,15 @@ def _optimism(data: str) -> Claim:
             lead(values, *(setting(name, data, view, "micro_accuracy") for name in ("FeSEM(4)", "FedAvg")))
             for view in ("own center", "best center", "one center")
         ]
-        if any(found is None for found in leads):
+        if not all(leads):
             return None, "one of the two was not run"
-        own, each, one = (found for found in leads if found is not None)
+        own, each, one = leads
+        worth = statistics.fmean(each) - statistics.fmean(own)
         words = (
             f"under its own center {shown(own)}; with the best center of every client by test labels {shown(each)}, so "
-            f"that choice alone is worth {each[0] - own[0]:+.1f}; with one center for all {shown(one)}"
+            f"that choice alone is worth {worth:+.1f}; with one center for all {shown(one)}"
         )
-        return (own[0] > 0 if abs(own[0]) > 2 * own[1] else None), words
+        return clearly(own), words
 
     return Claim(f"{STAND_INS[data]}: FeSEM(4)'s lead over FedAvg needs no choice of centers by test labels.", judge)
 

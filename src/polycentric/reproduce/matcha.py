@@ -5,7 +5,6 @@ Wang et al., MATCHA, 2019: eight clients on the paper's Erdos-Renyi graph (figur
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from ..matchings import Schedule, plan_for
 from ..report.figure import band, panels
 from ..report.graphs import activation, draw_plan, draw_rho
 from ..topology import Matchings
-from .table import Claim, Row, Table, Values
+from .table import Claim, Row, Table, Values, history
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
 COMPUTE, MATCHING = 1.0, 1.0  # what a step takes, and what a matching takes, in the same unit
@@ -91,14 +90,9 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 # -- what is measured ----------------------------------------------------------------------------------------
 
 
-def _history(run: Path | str) -> list[dict[str, Any]]:
-    with (Path(run) / "metrics.jsonl").open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 def _loss(summary: dict[str, Any]) -> float:
     """The test loss of all clients, over the last evaluations."""
-    return statistics.fmean(row["micro_loss"] for row in _history(summary["run_dir"])[-TAIL:])
+    return statistics.fmean(row["micro_loss"] for row in history(summary["run_dir"])[-TAIL:])
 
 
 def elapsed(schedule: Schedule, budget: float, seed: int, rounds: int, matching: float = MATCHING) -> np.ndarray:
@@ -110,9 +104,9 @@ def elapsed(schedule: Schedule, budget: float, seed: int, rounds: int, matching:
 
 def _time(schedule: Schedule, budget: float, target: float) -> Callable[[dict[str, Any]], float]:
     def measure(summary: dict[str, Any]) -> float:
-        history = _history(summary["run_dir"])
-        there = next((row["round"] for row in history if row["micro_loss"] <= target), None)
-        clock = elapsed(schedule, budget, summary["seed"], history[-1]["round"])
+        rows = history(summary["run_dir"])
+        there = next((row["round"] for row in rows if row["micro_loss"] <= target), None)
+        clock = elapsed(schedule, budget, summary["seed"], rows[-1]["round"])
         return math.nan if there is None else float(clock[there])
 
     return measure
@@ -298,7 +292,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
 
 def _curves(out: Path, data: str, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
     ways = [*_ways(), ("alone", "matcha", 0.0)]
-    found = {way: [_history(run) for run in runs.get(f"{data}, {way[0]}, loss", ())] for way in ways}
+    found = {way: [history(run) for run in runs.get(f"{data}, {way[0]}, loss", ())] for way in ways}
     found = {way: histories for way, histories in found.items() if histories}
     if not found:
         return []
@@ -307,8 +301,8 @@ def _curves(out: Path, data: str, runs: Mapping[str, Sequence[Path]]) -> list[tu
         for (label, schedule, budget), histories in found.items():
             number, periodic = (*BUDGETS, 0.0).index(budget), schedule == "periodic"
             x = [row["round"] for row in histories[0]]
-            loss = [[row["micro_loss"] for row in history] for history in histories]
-            apart = np.mean([[row["consensus"] for row in history] for history in histories], 0)
+            loss = [[row["micro_loss"] for row in rows] for rows in histories]
+            apart = np.mean([[row["consensus"] for row in rows] for rows in histories], 0)
             clock = np.mean([elapsed(schedule, budget, k, x[-1])[x] for k in range(len(histories))], 0)
             for axis, at in ((axes[0, 0], x), (axes[0, 1], clock)):
                 if periodic:

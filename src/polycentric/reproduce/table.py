@@ -14,6 +14,7 @@ from typing import Any
 from ..cells import Told, digest, finished, home, run_cells
 from ..config import Settings
 from ..errors import Mistake
+from ..report.curves import rows_of
 
 # From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
 Measure = Callable[[dict[str, Any]], float]
@@ -114,6 +115,10 @@ def reproduce_table(
         every.sort(key=lambda cell: (cell.data, cell.partition or "", cell.seed))  # data are read once for their cells
         with bar(len(every)) as told:
             run_cells(every, parent, jobs=jobs, told=told)
+    elif not any(finished(cell, parent) for row in cells.values() for cell in row):
+        raise Mistake(
+            f"no run of {table.name} is finished in {parent}, so there is nothing to write: leave out --cached"
+        )
     values: dict[str, list[float]] = {}
     for setting, mine in cells.items():
         found = [(finished(cell, parent), home(cell, parent)) for cell in mine]
@@ -145,8 +150,7 @@ def clearly(differences: Sequence[float]) -> bool | None:
 
 def history(run: Path | str) -> list[dict[str, Any]]:
     """Every evaluation of a run, in order, from its folder."""
-    with (Path(run) / "metrics.jsonl").open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return rows_of(Path(run))
 
 
 def first_reaching(run: Path | str, target: float, metric: str = "micro_accuracy") -> dict[str, Any] | None:

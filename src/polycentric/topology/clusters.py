@@ -238,12 +238,12 @@ class Seeding(Topology):
         return float(distance.min(1).values.clamp(min=0).sum()), nearest
 
 
-def inner_products(rows: Tensor, columns: Spans = None) -> Tensor:
-    """X X^T of rows moved to their mean, float64 on the host, over pieces of the width."""
+def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = None) -> Tensor:
+    """X X^T of rows less an origin (width,), by default their mean; float64 on the host, over pieces of the width."""
     out = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for piece in pieces(rows.shape[1], columns):
         part = rows[:, piece].to(torch.float64, copy=True)
-        part -= part.mean(0)
+        part -= part.mean(0) if origin is None else origin[piece].double()
         out += part @ part.T
     return out.cpu()
 

@@ -105,7 +105,8 @@ class Graph(Peers):
         """One for each client."""
         require(
             n_clients == self.weights.shape[0],
-            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}",
+            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}: weigh a graph "
+            f"for clients 0 .. {n_clients - 1}, or name one, as in dpsgd(graph=Ring())",
         )
         return n_clients
 

@@ -16,9 +16,9 @@ from ..cohort import Cohort
 from ..errors import require
 from ..mixing import Mixing
 from ..stack import Stacks
+from .clusters import inner_products
 from .verbs import Topology
 
-COLUMNS = 1 << 16  # numbers of a row widened to float64 at once
 Linkage = Literal["single", "complete", "average"]
 
 
@@ -108,7 +108,7 @@ class Splitting(Topology):
             if bool((parent == center).any()):  # has split while they were away
                 child[mine] = self.ways(rows, centers["model"][(parent == center).to(here.device)], here)
                 continue
-            products = update_products(rows, here)
+            products = inner_products(rows, origin=here)
             weight = (cohort.weights if self.weighted else cohort.counts)[mine]
             weight = weight / weight.sum()
             norm[mine] = products.diag().clamp(min=0).sqrt()
@@ -135,7 +135,7 @@ class Splitting(Topology):
     @staticmethod
     def ways(rows: Tensor, children: Tensor, here: Tensor) -> Tensor:
         """For each of some late rows: 1 or 2, the child that went its way since the split; 0 if that cannot be told."""
-        products = update_products(torch.cat([children, rows]), here)
+        products = inner_products(torch.cat([children, rows]), origin=here)
         alike = cosines(products)[2:, :2]
         return torch.where((alike == 0).all(1), 0, 1 + (alike[:, 1] > alike[:, 0]).long())
 
@@ -191,17 +191,7 @@ def bipartition(similarity: Tensor, linkage: Linkage = "single") -> Split:
 
 def similarities(updates: Tensor) -> Tensor:
     """Cosines between rows (n, width), float64 (n, n) on the host; zero for a row of zeros, one on the diagonal."""
-    return cosines(update_products(updates, torch.zeros_like(updates[0])))
-
-
-def update_products(rows: Tensor, origin: Tensor) -> Tensor:
-    """<w_i - c, w_j - c>, float64 (n, n) on the host, over pieces of the width."""
-    out = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for first in range(0, rows.shape[1], COLUMNS):
-        part = slice(first, first + COLUMNS)
-        updates = rows[:, part].double() - origin[part].double()
-        out += updates @ updates.T
-    return out.cpu()
+    return cosines(inner_products(updates, origin=torch.zeros_like(updates[0])))
 
 
 def cosines(products: Tensor) -> Tensor:

@@ -13,9 +13,7 @@ from ..cohort import Cohort
 from ..draw import uniform
 from ..errors import require
 from ..stack import Stacks
-from .clusters import Seeding
-
-COLUMNS = 1 << 16  # coordinates in float64 at once
+from .clusters import Seeding, pieces
 
 
 class Rule(Protocol):
@@ -100,7 +98,6 @@ def squared_distance(rows: Tensor, center: Tensor) -> Tensor:
     Differences are squared as they are: an expanded square would cancel beside a row that is far out.
     """
     out = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for first in range(0, rows.shape[1], COLUMNS):
-        part = slice(first, first + COLUMNS)
-        out += (rows[:, part].double() - center[part].double()).square().sum(1)
+    for piece in pieces(rows.shape[1]):
+        out += (rows[:, piece].double() - center[piece].double()).square().sum(1)
     return out.cpu()
