@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -21,7 +25,7 @@ from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
 from .round import Answer, receive, visit
 from .stack import Stacks, take
-from .task import Task, runs_stacked
+from .task import Task, draws, runs_stacked
 
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
 EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
@@ -43,6 +47,8 @@ class Simulation:
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
         attack: what a share of the clients does to the others; None: all are honest.
+        workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
+            are mixed in order, so the results are those of one.
     """
 
     federation: Federation
@@ -53,6 +59,7 @@ class Simulation:
     held_out: float = 0.0
     held_out_seed: int | None = None
     attack: Attack | None = None
+    workers: int = 1
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -66,10 +73,31 @@ class Simulation:
                 "or uses an operation without a batched form; use --executor looped"
             )
         object.__setattr__(self, "executor", name)
+        self._check_workers()
+        object.__setattr__(self, "run", self._executor(self.task))
+
+    def _executor(self, task: Task) -> Executor:
+        return EXECUTORS[self.executor](task, self._train)
+
+    @cached_property
+    def _train(self) -> Split:
+        """The examples that are learned: with lies, where there are liars."""
         train = self.federation.train
-        if self.attack is not None:
-            train = self.attack.poisoned(train, self.liars, len(self.federation.classes))
-        object.__setattr__(self, "run", EXECUTORS[name](self.task, train))
+        return train if self.attack is None else self.attack.poisoned(train, self.liars, len(self.federation.classes))
+
+    def _check_workers(self) -> None:
+        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
+        if self.workers == 1:
+            return
+        require(
+            self.task.device.type == "cpu",
+            f"workers are for the processor, and the device is {self.task.device}: leave them out, or use --device cpu",
+        )
+        require(
+            not draws(self.task, self.federation.train.x[:2]),
+            f"{type(self.task.module).__name__} draws random numbers by itself (dropout), from one generator that "
+            "several workers would take from in any order: use --workers 1",
+        )
 
     @cached_property
     def block_size(self) -> int:
@@ -112,16 +140,42 @@ class Simulation:
         Who sends a number that is not finite is left out: `0 * nan` is still `nan`, so no weight can mend it.
         """
         work = cohort.sizes * cohort.effort
-        for block in cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size):
-            received = receive(exchange, state, block)
-            sent, kept = visit(exchange, received, take(state.kept, block.index), self.run, block)
-            if self.attack is not None:
-                sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
-            good = finite(sent | kept, len(block))
-            if bool(good.all()):
-                yield Answer(block, sent, kept)
-            else:
-                yield Answer(block[good], take(sent, good), take(kept, good))
+        blocks = cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size)
+        if self.workers == 1:
+            yield from (self._answer(exchange, state, block, self.run) for block in blocks)
+            return
+        waiting: deque[Future[Answer]] = deque()
+        for block in blocks:  # a few ahead: an answer may be as large as all its block's models
+            waiting.append(self._threads.submit(self._at_hand, exchange, state, block))
+            if len(waiting) > self.workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _answer(self, exchange: Exchange, state: State, block: Cohort, run: Executor) -> Answer:
+        received = receive(exchange, state, block)
+        sent, kept = visit(exchange, received, take(state.kept, block.index), run, block)
+        if self.attack is not None:
+            sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
+        good = finite(sent | kept, len(block))
+        if bool(good.all()):
+            return Answer(block, sent, kept)
+        return Answer(block[good], take(sent, good), take(kept, good))
+
+    def _at_hand(self, exchange: Exchange, state: State, block: Cohort) -> Answer:
+        """With this thread's executor: a module is no function, its parameters are put in while it is called."""
+        if not hasattr(self._mine, "run"):
+            torch.set_num_threads(1)
+            self._mine.run = self._executor(replace(self.task, module=copy.deepcopy(self.task.module)))
+        return self._answer(exchange, state, block, self._mine.run)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.workers, thread_name_prefix="polycentric")
+
+    @cached_property
+    def _mine(self) -> threading.local:
+        return threading.local()
 
     def gather(self, answers: list[Answer]) -> list[Answer]:
         """There is one rank only."""

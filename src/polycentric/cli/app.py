@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .advise import advise
+from .bench import bench
 from .topology import topology_app
 
 app = typer.Typer(
@@ -621,3 +622,6 @@ def _closing(summary: dict[str, Any]) -> None:
         say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")
+
+
+app.command()(bench)
