@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 import threading
 import warnings
 from collections import deque
@@ -105,7 +107,15 @@ class Simulation:
         if self.block is not None:
             return self.block
         row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
-        return max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
+        fits = max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
+        whole = self.run.pieces[0] if isinstance(self.run, Compiled) else 1  # no piece is left over
+        return max(whole, fits // whole * whole)
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        """Programs that were compiled so far, and the seconds it took."""
+        ran = [run for run in (self.run, *self._others) if isinstance(run, Compiled)]
+        return sum(len(run.programs) for run in ran), sum(run.compile_seconds for run in ran)
 
     @cached_property
     def new(self) -> Tensor:
@@ -167,11 +177,17 @@ class Simulation:
         if not hasattr(self._mine, "run"):
             torch.set_num_threads(1)
             self._mine.run = self._executor(replace(self.task, module=copy.deepcopy(self.task.module)))
+            self._others.append(self._mine.run)
         return self._answer(exchange, state, block, self._mine.run)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.workers, thread_name_prefix="polycentric")
+
+    @cached_property
+    def _others(self) -> list[Executor]:
+        """The threads' executors."""
+        return []
 
     @cached_property
     def _mine(self) -> threading.local:
@@ -206,8 +222,9 @@ def chosen(task: Task, federation: Federation) -> str:
     """The executor for a model and a device.
 
     On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one model after
-    another (`benchmarks/round.py`); everything else, and everything on a GPU, is faster stacked. The choice
+    another (`polycentric bench`); everything else, and everything on a GPU, is faster stacked. The choice
     depends on nothing that varies from run to run, since results agree between executors only to rounding.
+    A run that is long enough has its stacked steps compiled: see `compiling_pays`.
     """
     if task.device.type == "cpu" and any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
         return "looped"
@@ -218,3 +235,39 @@ def chosen(task: Task, federation: Federation) -> str:
         )
         return "looped"
     return "stacked"
+
+
+DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
+STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
+PRODUCT_SAVED = 2e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
+WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
+
+
+def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: State, rounds: int) -> bool:
+    """Whether a run is long enough for `compiled` to save more than compiling costs.
+
+        rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
+
+    counted in the first round. A function of method, data, seed and rounds, and of whether there is a compiler; no
+    stopwatch. Only for dense layers on a processor: a convolution is looped there, and a recurrence is a long program.
+    """
+    leaves = [part for part in clients.task.module.modules() if not list(part.children())]
+    if (
+        clients.executor != "stacked"
+        or clients.task.device.type != "cpu"
+        or not all(isinstance(part, DENSE) for part in leaves)
+        or shutil.which(os.environ.get("CXX", "g++")) is None
+    ):
+        return False
+    steps, products, everyone = 0, 0.0, clients.everyone(state.round)
+    for exchange in exchanges:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said when the round is run
+            cohort = exchange.select(state.memory, everyone)
+        cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
+        for learner in exchange.chain if len(cohort) else ():
+            plan = learner.plan(cohort)
+            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, clients.block_size))
+            examples = cohort.sizes if plan.batch is None else cohort.sizes.clamp(max=plan.batch)
+            products += float((plan.steps * examples).sum()) * clients.task.width
+    return rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH

@@ -42,7 +42,7 @@ _known: dict[object, Program] = {}
 
 
 class Gate:
-    """Any number of threads run programs; one that traces is alone, since a trace watches all modules of the process."""
+    """Threads run programs together; one that traces is alone, since a trace watches all modules of the process."""
 
     def __init__(self) -> None:
         self.change, self.running, self.tracing = threading.Condition(), 0, False

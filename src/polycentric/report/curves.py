@@ -23,7 +23,14 @@ Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
 
 AXES = {"rounds": "rounds", "seconds": "simulated seconds", "bytes": "bytes moved, up and down"}
 SHARES = ("accuracy", "f1", "share")  # metrics shown in percent
-ASIDE = {"seed", "device", "executor", "block", "checkpoint_every"}  # settings that do not make another method
+ASIDE = {
+    "seed",
+    "device",
+    "executor",
+    "block",
+    "workers",
+    "checkpoint_every",
+}  # these make no other method
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
