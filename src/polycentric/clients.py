@@ -139,10 +139,14 @@ class Simulation:
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data and are not held out."""
+        index, sizes, effort = self._able
+        return Cohort(index, sizes, effort, self.federation.n_clients, self.seed, round, turn)
+
+    @cached_property
+    def _able(self) -> tuple[Tensor, Tensor, Tensor]:
         sizes = self.federation.train.sizes
         index = ((sizes > 0) & ~self.new).nonzero()[:, 0]
-        effort = torch.ones(len(index), dtype=torch.float64)
-        return Cohort(index, sizes[index], effort, self.federation.n_clients, self.seed, round, turn)
+        return index, sizes[index], torch.ones(len(index), dtype=torch.float64)
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Block by block, the longest work first, so that a block's clients finish at about the same time.
