@@ -93,7 +93,7 @@ def test_workers_are_refused_where_modules_draw(blobs: Make) -> None:
     federation = blobs(sizes=SIZES)
     n, k = federation.train.x[0].numel(), len(federation.classes)
     dropping = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(n, k))
-    with pytest.raises(Mistake, match="draws random numbers by itself .* use --workers 1"):
+    with pytest.raises(Mistake, match=r"draws random numbers by itself .* use --workers 1"):
         Simulation(federation, Task.of(federation, dropping), executor="looped", workers=2)
     noisy = Noisy()
     noisy.head = nn.Linear(min(4, n), k)
@@ -319,3 +319,16 @@ def test_executors_of_the_package_are_what_simulation_makes(blobs: Make) -> None
     federation = blobs(sizes=SIZES)
     made = {e: Simulation(federation, Task.of(federation, "mlp"), executor=e).run for e in ("stacked", "compiled")}
     assert type(made["stacked"]) is Stacked and type(made["compiled"]) is Compiled
+
+
+def test_peers_that_are_not_there_are_passed_over_with_a_sentence() -> None:
+    words = [str(ROOT / "benchmarks/peers.py"), *"--model logistic --clients 2 --steps 1 --batch 2".split()]
+    done = subprocess.run(
+        [sys.executable, *words, *"--repeats 1 --peers pfl --executors looped".split()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert json.loads(first)["plain"] > 0
+    assert "pfl is not installed" in second or json.loads(second)["times_ours"] > 0

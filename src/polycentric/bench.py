@@ -51,8 +51,8 @@ WORK = {
     for work in (
         Work("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
         Work("femnist-cnn", (1, 28, 28), 62, 8),
-        Work("mnist-cnn", (1, 28, 28), 10, 8),
-        Work("char-lstm", (80,), 80, 4, symbols=80),
+        Work("mnist-cnn", (1, 28, 28), 10, 4),
+        Work("char-lstm", (80,), 80, 2, symbols=80),
         Work("vgg11", (3, 32, 32), 10, 2),
         Work("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
     )
@@ -148,7 +148,7 @@ class Race:
         }
 
 
-def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 5, workers: int = 1) -> dict[str, Any]:
+def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3, workers: int = 1) -> dict[str, Any]:
     """Seconds of every way, and their ratios. The ways take turns; of each the fastest and the median are told."""
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     device = race.task.device

@@ -15,7 +15,7 @@ def bench(
     clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round. [default: by model]")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Local steps of every client.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of every way; the fastest counts.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of every way; the fastest counts.")] = 3,
     executors: Annotated[
         list[str] | None, typer.Option(help="An executor to measure; several times for several. [default: by model]")
     ] = None,
