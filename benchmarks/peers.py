@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib.util
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -200,7 +201,7 @@ def main() -> None:
         except NotImplementedError as error:
             print(f"{name} was passed over: {error}")
             continue
-        between = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+        between = [b - a for a, b in itertools.pairwise(moments)]
         row = {"who": name, "seconds": min(between), "first": moments[0] - began, "times_ours": min(between) / best}
         print(json.dumps(row), flush=True)
 
