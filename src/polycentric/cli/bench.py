@@ -46,13 +46,14 @@ def bench(
         race = measured.Race.of(model, clients, steps, batch, where)
         rows.append(measured.measure(race, executors, repeats, workers))
         if profile:
-            tables.append(measured.profile(race))
+            looked_at = executors[-1] if executors else rows[-1]["auto"]
+            tables.append(f"{model}, one round, {looked_at}:\n{measured.profile(race, looked_at)}")
     if as_json:
         tell({"rows": rows} | ({"profiles": tables} if profile else {}))
         return
     screen.print(_table(rows))
-    for row, table in zip(rows, tables, strict=False):
-        screen.print(f"{row['model']}, one round ({row['auto']}):\n{table}", soft_wrap=True)
+    for table in tables:
+        screen.print(table, soft_wrap=True)
     say(
         f"{rows[0]['device']}, {threads} thread{'s' if threads > 1 else ''} an operator; the fastest of {repeats} "
         "rounds, taken in turns. The limit is one model trained on the same samples without client borders."
