@@ -2,7 +2,8 @@
 
 Tracing a step for every number of clients that may be at work would never end, so clients are taken in pieces of a few
 sizes (`pieces_for`) and steps in runs of 4 and 1: whatever the block, there are at most eight programs for a learner
-and a width of its batches. Batches narrower than asked for are padded to a power of two, so that there are few widths.
+and a width of its batches. Batches narrower than asked for are padded to a power of two, so that there are few widths;
+learners that take all examples at once (`batch=None`) are not, and have programs for every largest client of a block.
 A piece takes all steps of a stretch before the next one begins; a program overwrites the piece's rows where they
 stand, so nothing is put together afterwards, and rows that a step does not read are not handed to it.
 
@@ -97,7 +98,9 @@ class Compiled(Stacked):
     def _schedule(self, cohort: Cohort, plan: Plan) -> Schedule:
         schedule = Schedule(self.split, cohort, plan)
         width = schedule.index.shape[-1] if schedule.index.dim() == 3 else 0
-        wanted = width if width == plan.batch else min(1 << (max(width, 1) - 1).bit_length(), plan.batch or 1 << 62)
+        if plan.batch is None:  # a learner that sees all examples may keep numbers for each of them
+            return schedule
+        wanted = min(1 << (max(width, 1) - 1).bit_length(), plan.batch)
         if wanted > width > 0:  # places of weight 0, filled with an example of the client's own
             more = schedule.index[..., :1].expand(*schedule.index.shape[:-1], wanted - width)
             schedule.index = torch.cat([schedule.index, more], -1)
