@@ -253,7 +253,7 @@ def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: 
         rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
 
     counted in the first round. A function of method, data, seed and rounds, and of whether there is a compiler; no
-    stopwatch. Only for dense layers on a processor: a convolution is looped there, and a recurrence is a long program.
+    stopwatch. Only for minibatches and dense layers on a processor: a convolution is looped there, and a recurrence is a long program.
     """
     leaves = [part for part in clients.task.module.modules() if not list(part.children())]
     if (
@@ -271,7 +271,9 @@ def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: 
         cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
         for learner in exchange.chain if len(cohort) else ():
             plan = learner.plan(cohort)
+            if plan.batch is None:  # a program for every largest client of a block: compiling would not end
+                return False
             steps += sum(int(taken.max()) for taken in torch.split(plan.steps, clients.block_size))
-            examples = cohort.sizes if plan.batch is None else cohort.sizes.clamp(max=plan.batch)
+            examples = cohort.sizes.clamp(max=plan.batch)
             products += float((plan.steps * examples).sum()) * clients.task.width
     return rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
