@@ -253,7 +253,8 @@ def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: 
         rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
 
     counted in the first round. A function of method, data, seed and rounds, and of whether there is a compiler; no
-    stopwatch. Only for minibatches and dense layers on a processor: a convolution is looped there, and a recurrence is a long program.
+    stopwatch. Only for minibatches and dense layers on a processor:
+    a convolution is looped there, and a recurrence is a long program.
     """
     leaves = [part for part in clients.task.module.modules() if not list(part.children())]
     if (
