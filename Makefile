@@ -37,8 +37,8 @@ format: $(VENV)/.dev ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.user ## one round against a plain PyTorch loop, one core
-	$(BIN)/python benchmarks/round.py
+bench: $(VENV)/.user ## one round against a plain PyTorch loop and against the limit, one core
+	OMP_NUM_THREADS=1 $(BIN)/polycentric bench
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -74,7 +74,7 @@ def test_the_summary_has_the_agreed_keys_and_is_json(blobs: Make, tmp_path: Path
         *("metrics", "initial", "personalised", "held_out"),
         *("bytes_up", "bytes_down", "bytes_by_link", "simulated_seconds", "epsilon", "dropped", "late"),
         *("best_round", "best_validation", "rounds_to_target", "stopped"),
-        *("executor", "fingerprint", "note", "attack", "attackers"),
+        *("executor", "compile_seconds", "fingerprint", "note", "attack", "attackers"),
     }
     needed = {"micro_accuracy", "macro_accuracy", "micro_f1", "macro_f1", "worst_decile_accuracy"}
     for scores in ("metrics", "initial", "personalised"):

@@ -30,7 +30,7 @@ Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, 
 def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
     # Defaults are left out, so that a setting added later does not orphan the runs there are.
-    said = settings.model_dump(exclude={"device", "checkpoint_every"}, exclude_defaults=True)
+    said = settings.model_dump(exclude={"device", "checkpoint_every", "workers"}, exclude_defaults=True)
     text = json.dumps(said, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import shutil
+import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -21,7 +27,7 @@ from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
 from .round import Answer, receive, visit
 from .stack import Stacks, take
-from .task import Task, runs_stacked
+from .task import Task, draws, runs_stacked
 
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
 EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
@@ -43,6 +49,8 @@ class Simulation:
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
         attack: what a share of the clients does to the others; None: all are honest.
+        workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
+            are mixed in order, so the results are those of one.
     """
 
     federation: Federation
@@ -53,6 +61,7 @@ class Simulation:
     held_out: float = 0.0
     held_out_seed: int | None = None
     attack: Attack | None = None
+    workers: int = 1
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -66,10 +75,31 @@ class Simulation:
                 "or uses an operation without a batched form; use --executor looped"
             )
         object.__setattr__(self, "executor", name)
+        self._check_workers()
+        object.__setattr__(self, "run", self._executor(self.task))
+
+    def _executor(self, task: Task) -> Executor:
+        return EXECUTORS[self.executor](task, self._train)
+
+    @cached_property
+    def _train(self) -> Split:
+        """The examples that are learned: with lies, where there are liars."""
         train = self.federation.train
-        if self.attack is not None:
-            train = self.attack.poisoned(train, self.liars, len(self.federation.classes))
-        object.__setattr__(self, "run", EXECUTORS[name](self.task, train))
+        return train if self.attack is None else self.attack.poisoned(train, self.liars, len(self.federation.classes))
+
+    def _check_workers(self) -> None:
+        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
+        if self.workers == 1:
+            return
+        require(
+            self.task.device.type == "cpu",
+            f"workers are for the processor, and the device is {self.task.device}: leave them out, or use --device cpu",
+        )
+        require(
+            not draws(self.task, self.federation.train.x[:2]),
+            f"{type(self.task.module).__name__} draws random numbers by itself (dropout), from one generator that "
+            "several workers would take from in any order: use --workers 1",
+        )
 
     @cached_property
     def block_size(self) -> int:
@@ -77,7 +107,15 @@ class Simulation:
         if self.block is not None:
             return self.block
         row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
-        return max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
+        fits = max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
+        whole = self.run.pieces[0] if isinstance(self.run, Compiled) else 1  # no piece is left over
+        return max(whole, fits // whole * whole)
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        """Programs that were compiled so far, and the seconds it took."""
+        ran = [run for run in (self.run, *self._others) if isinstance(run, Compiled)]
+        return sum(len(run.programs) for run in ran), sum(run.compile_seconds for run in ran)
 
     @cached_property
     def new(self) -> Tensor:
@@ -101,10 +139,14 @@ class Simulation:
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data and are not held out."""
+        index, sizes, effort = self._able
+        return Cohort(index, sizes, effort, self.federation.n_clients, self.seed, round, turn)
+
+    @cached_property
+    def _able(self) -> tuple[Tensor, Tensor, Tensor]:
         sizes = self.federation.train.sizes
         index = ((sizes > 0) & ~self.new).nonzero()[:, 0]
-        effort = torch.ones(len(index), dtype=torch.float64)
-        return Cohort(index, sizes[index], effort, self.federation.n_clients, self.seed, round, turn)
+        return index, sizes[index], torch.ones(len(index), dtype=torch.float64)
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Block by block, the longest work first, so that a block's clients finish at about the same time.
@@ -112,16 +154,48 @@ class Simulation:
         Who sends a number that is not finite is left out: `0 * nan` is still `nan`, so no weight can mend it.
         """
         work = cohort.sizes * cohort.effort
-        for block in cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size):
-            received = receive(exchange, state, block)
-            sent, kept = visit(exchange, received, take(state.kept, block.index), self.run, block)
-            if self.attack is not None:
-                sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
-            good = finite(sent | kept, len(block))
-            if bool(good.all()):
-                yield Answer(block, sent, kept)
-            else:
-                yield Answer(block[good], take(sent, good), take(kept, good))
+        blocks = cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size)
+        if self.workers == 1:
+            yield from (self._answer(exchange, state, block, self.run) for block in blocks)
+            return
+        waiting: deque[Future[Answer]] = deque()
+        for block in blocks:  # a few ahead: an answer may be as large as all its block's models
+            waiting.append(self._threads.submit(self._at_hand, exchange, state, block))
+            if len(waiting) > self.workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _answer(self, exchange: Exchange, state: State, block: Cohort, run: Executor) -> Answer:
+        received = receive(exchange, state, block)
+        sent, kept = visit(exchange, received, take(state.kept, block.index), run, block)
+        if self.attack is not None:
+            sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
+        good = finite(sent | kept, len(block))
+        if bool(good.all()):
+            return Answer(block, sent, kept)
+        return Answer(block[good], take(sent, good), take(kept, good))
+
+    def _at_hand(self, exchange: Exchange, state: State, block: Cohort) -> Answer:
+        """With this thread's executor: a module is no function, its parameters are put in while it is called."""
+        if not hasattr(self._mine, "run"):
+            torch.set_num_threads(1)
+            self._mine.run = self._executor(replace(self.task, module=copy.deepcopy(self.task.module)))
+            self._others.append(self._mine.run)
+        return self._answer(exchange, state, block, self._mine.run)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.workers, thread_name_prefix="polycentric")
+
+    @cached_property
+    def _others(self) -> list[Executor]:
+        """The threads' executors."""
+        return []
+
+    @cached_property
+    def _mine(self) -> threading.local:
+        return threading.local()
 
     def gather(self, answers: list[Answer]) -> list[Answer]:
         """There is one rank only."""
@@ -152,8 +226,9 @@ def chosen(task: Task, federation: Federation) -> str:
     """The executor for a model and a device.
 
     On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one model after
-    another (`benchmarks/round.py`); everything else, and everything on a GPU, is faster stacked. The choice
+    another (`polycentric bench`); everything else, and everything on a GPU, is faster stacked. The choice
     depends on nothing that varies from run to run, since results agree between executors only to rounding.
+    A run that is long enough has its stacked steps compiled: see `compiling_pays`.
     """
     if task.device.type == "cpu" and any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
         return "looped"
@@ -164,3 +239,42 @@ def chosen(task: Task, federation: Federation) -> str:
         )
         return "looped"
     return "stacked"
+
+
+DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
+STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
+PRODUCT_SAVED = 2e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
+WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
+
+
+def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: State, rounds: int) -> bool:
+    """Whether a run is long enough for `compiled` to save more than compiling costs.
+
+        rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
+
+    counted in the first round. A function of method, data, seed and rounds, and of whether there is a compiler; no
+    stopwatch. Only for minibatches and dense layers on a processor:
+    a convolution is looped there, and a recurrence is a long program.
+    """
+    leaves = [part for part in clients.task.module.modules() if not list(part.children())]
+    if (
+        clients.executor != "stacked"
+        or clients.task.device.type != "cpu"
+        or not all(isinstance(part, DENSE) for part in leaves)
+        or shutil.which(os.environ.get("CXX", "g++")) is None
+    ):
+        return False
+    steps, products, everyone = 0, 0.0, clients.everyone(state.round)
+    for exchange in exchanges:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said when the round is run
+            cohort = exchange.select(state.memory, everyone)
+        cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
+        for learner in exchange.chain if len(cohort) else ():
+            plan = learner.plan(cohort)
+            if plan.batch is None:  # a program for every largest client of a block: compiling would not end
+                return False
+            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, clients.block_size))
+            examples = cohort.sizes.clamp(max=plan.batch)
+            products += float((plan.steps * examples).sum()) * clients.task.width
+    return rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH

@@ -96,6 +96,7 @@ class Settings(BaseModel):
     attack: str | None = None
     executor: Literal["auto", "looped", "stacked", "compiled"] = "auto"
     block: int | None = Field(default=None, ge=1)
+    workers: int = Field(default=1, ge=1, le=1024)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     clock: str = "physical"
@@ -162,6 +163,7 @@ class Settings(BaseModel):
             device=self.device,
             dtype=self.dtype,
             clock=clock,
+            workers=self.workers,
         )
 
 

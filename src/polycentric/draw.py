@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+PIECE = 1 << 15  # draws at once where there are very many
 Key = int | str | Tensor  # tensors broadcast: the result has the shape of the whole key
 
 
@@ -60,6 +61,28 @@ def shuffled(segment: Tensor, *key: Key) -> Tensor:
     """
     order = torch.argsort(bits(*key))
     return order[torch.argsort(segment[order], stable=True)]
+
+
+def smallest(n: int, *key: Key) -> Tensor:
+    """Where the n smallest of `uniform(*key)` are, in order of place; the key ends in a tensor (draws,).
+
+    One pass in pieces that stay in the cache. Only draws below a bound that n of them will almost surely meet are
+    sorted; should they not, all are: the answer does not depend on the bound.
+    """
+    *first, last = key
+    assert isinstance(last, Tensor)
+    bound = (n + 8 * n**0.5 + 32) / max(len(last), 1)
+    for below in (bound, 2.0) if bound < 1 else (2.0,):
+        values, places = [], []
+        for i, piece in enumerate(torch.split(last, PIECE)):
+            drawn = uniform(*first, piece)
+            place = (drawn < below).nonzero()[:, 0]
+            values.append(drawn[place])
+            places.append(place + i * PIECE)
+        found = torch.cat(values)
+        if len(found) >= min(n, len(last)):
+            break
+    return torch.cat(places)[found.argsort()[:n]].sort().values
 
 
 def seed_of(*key: Key) -> int:

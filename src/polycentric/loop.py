@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from .attack import Attack
-from .clients import ExecutorName, Simulation
+from .clients import ExecutorName, Simulation, compiling_pays
 from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
 from .draw import seed_of
@@ -152,6 +152,7 @@ class Run:
             "rounds_to_target": self.rounds_to_target,
             "stopped": self.stopped or None,
             "executor": self.clients.executor,
+            "compile_seconds": round(self.clients.compiled[1], 3) if self.clients.executor == "compiled" else None,
             "fingerprint": self.federation.fingerprint,
             "note": self.federation.note or None,
         }
@@ -417,6 +418,9 @@ class Run:
             ]
             self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
         self.folder.write_json("summary.json", self.summary())
+        programs, seconds = self.clients.compiled
+        if programs:
+            self.folder.log(f"compiled {programs} programs in {seconds:.1f} s")
         self.folder.log(f"ended after round {self.state.round}" + (f": {self.stopped}" if self.stopped else ""))
 
 
@@ -446,6 +450,7 @@ def prepare(
     dtype: str = "float32",
     clock: Clock = Physical(),
     folder: Folder | None = None,
+    workers: int = 1,
 ) -> Run:
     """A run before its first round."""
     check(clock, method)
@@ -459,7 +464,7 @@ def prepare(
     federation = federation.to(where) if where.type != "cpu" else federation
     build = partial(Task.of, federation, chosen, cut=method.cut, loss=loss, dtype=getattr(torch, dtype), device=where)
     task = build(seed=seed)
-    clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed, attack)
+    clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed, attack, workers)
     others = range(1, method.starts(federation.n_clients))
     starts = [task.start(), *(build(seed=seed_of(seed, "center", j)).start() for j in others)]
     require(
@@ -471,6 +476,8 @@ def prepare(
     method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
     largest = int(federation.train.sizes.max()) if federation.n_clients else 0
     state = method.begin(start, federation.n_clients, largest, federation.n_outputs)
+    if executor == "auto" and compiling_pays(clients, method.at(0), state, schedule.rounds):
+        clients = replace(clients, executor="compiled")
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, state, name, clock, folder=folder)
 
@@ -503,7 +510,7 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic: see `Schedule`.
-        how: executor, block, held_out, held_out_seed, attack, device, dtype, loss, clock; see `prepare`.
+        how: executor, workers, block, held_out, held_out_seed, attack, device, dtype, loss, clock; see `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic=optimistic)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
@@ -534,6 +541,8 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
     for what, now in same.items():
         if was.get(what, now) != now:
             raise Mistake(f"not the {what} that the run began with: restore its config.json, or begin a new run")
+    if was.get("executor", prepared.clients.executor) != prepared.clients.executor:
+        folder.log(f"goes on {prepared.clients.executor}, and began {was['executor']}: the same only to rounding")
     checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.folder = folder
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .cohort import Cohort
 from .coverage import Geometry, covered
-from .draw import uniform
+from .draw import smallest, uniform
 from .errors import Mistake, require
 from .learn import Learner, Value
 from .stack import Stacks
@@ -91,8 +91,7 @@ class Uniform(Select):
                 f"{wanted} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
                 stacklevel=2,
             )
-        chosen = uniform(*everyone.key, "select", everyone.index).argsort()[:wanted]
-        return everyone[chosen.sort().values]
+        return everyone[smallest(wanted, *everyone.key, "select", everyone.index)]
 
 
 @dataclass(frozen=True)

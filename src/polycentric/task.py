@@ -177,3 +177,11 @@ def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
     return True
+
+
+def draws(task: Task, x: Tensor) -> bool:
+    """Whether the module takes random numbers of torch's own generator while it trains: tried on a few examples."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        task.outputs({name: row[0] for name, row in task.start().items()}, task.inputs(x.to(task.device)))
+        return not torch.equal(before, torch.get_rng_state())

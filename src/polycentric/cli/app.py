@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .advise import advise
+from .bench import bench
 from .topology import topology_app
 
 app = typer.Typer(
@@ -128,6 +129,9 @@ def run(
         str | None, typer.Option(help="How clients are run: looped, stacked, compiled or auto. [default: auto]")
     ] = None,
     block: Annotated[int | None, typer.Option(help="Clients learned at once. [default: what fits the cache]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Blocks of clients learned beside each other, on the processor. [default: 1]")
+    ] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
     clock: Clock = None,
@@ -160,7 +164,8 @@ def run(
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
-        executor=executor, block=block, device=device, dtype=dtype, clock=clock, attack=attack, set=settings,
+        executor=executor, block=block, workers=workers, device=device, dtype=dtype, clock=clock, attack=attack,
+        set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
@@ -630,3 +635,6 @@ def _closing(summary: dict[str, Any]) -> None:
         say("note: no optimistic scores: clients share no whole models to choose among, or there are no classes")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")
+
+
+app.command()(bench)

@@ -1,32 +1,83 @@
 """Stacked steps as compiled programs: a few clients and a few steps at a time, small enough to stay in the cache.
 
-Tracing a step for every number of clients that may be at work would never end, so clients are taken in pieces of 8, 4,
-2 and 1 and steps in runs of 4 and 1: whatever the block, there are at most eight programs a learner. A piece takes all
-steps of a stretch before the next one begins; its parameters do not leave the cache. Programs are kept by torch between
-runs (its inductor cache), so a second run pays a fraction of the first.
+Tracing a step for every number of clients that may be at work would never end, so clients are taken in pieces of a few
+sizes (`pieces_for`) and steps in runs of 4 and 1: whatever the block, there are at most eight programs for a learner
+and a width of its batches. Batches narrower than asked for are padded to a power of two, so that there are few widths;
+learners that take all examples at once (`batch=None`) are not, and have programs for every largest client of a block.
+A piece takes all steps of a stretch before the next one begins; a program overwrites the piece's rows where they
+stand, so nothing is put together afterwards, and rows that a step does not read are not handed to it.
+
+Which program runs is a function of the block alone: a resumed run meets the same ones. Programs are kept by torch
+between runs (its inductor cache), and by us between runs of one process: a traced step that holds no tensor of its
+own is a pure function of its text and its inputs, so equal text on equal shapes is the same program, whoever asks.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import pad
 
+from ..cohort import Cohort
 from ..data import Split
 from ..stack import Stacks
 from ..task import Batch, Task
-from .batches import Schedule
+from .batches import Plan, Schedule
 from .executor import Learner
 from .stacked import Stacked, Step
 
-PIECES = (8, 4, 2, 1)  # clients in one program
+CACHE = 4 << 20  # bytes of parameters that a piece may have
+LARGEST = (32, 8, 2)  # clients in one program: the first of these that fits
 RUNS = (4, 1)  # steps in one program
+KEPT = 256  # programs kept for other runs of this process
 
-Program = Callable[..., list[Tensor]]
+Program = Callable[..., object]
+_known: dict[object, Program] = {}
+
+
+class Gate:
+    """Threads run programs together; one that traces is alone, since a trace watches all modules of the process."""
+
+    def __init__(self) -> None:
+        self.change, self.running, self.tracing = threading.Condition(), 0, False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """With others who run programs."""
+        with self.change:
+            self.change.wait_for(lambda: not self.tracing)
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self.change:
+                self.running -= 1
+                self.change.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """By one who is running with others: they are waited for, and wait."""
+        with self.change:
+            self.running -= 1
+            self.change.notify_all()
+            self.change.wait_for(lambda: not self.tracing and not self.running)
+            self.tracing = True
+        try:
+            yield
+        finally:
+            with self.change:
+                self.tracing, self.running = False, self.running + 1
+                self.change.notify_all()
+
+
+_gate = Gate()
 
 
 class Compiled(Stacked):
@@ -34,59 +85,122 @@ class Compiled(Stacked):
 
     def __init__(self, task: Task, split: Split) -> None:
         super().__init__(task, split)
+        self.pieces = pieces_for(task.width * torch.empty((), dtype=task.dtype).element_size())
         self.programs: dict[object, Program] = {}
         self.compile_seconds = 0.0
         self.works = True
+
+    def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
+        """As stacked, and not while another thread traces."""
+        with _gate.together():
+            return super().__call__(learner, rows, cohort)
+
+    def _schedule(self, cohort: Cohort, plan: Plan) -> Schedule:
+        schedule = Schedule(self.split, cohort, plan)
+        width = schedule.index.shape[-1] if schedule.index.dim() == 3 else 0
+        if plan.batch is None:  # a learner that sees all examples may keep numbers for each of them
+            return schedule
+        wanted = min(1 << (max(width, 1) - 1).bit_length(), plan.batch)
+        if wanted > width > 0:  # places of weight 0, filled with an example of the client's own
+            more = schedule.index[..., :1].expand(*schedule.index.shape[:-1], wanted - width)
+            schedule.index = torch.cat([schedule.index, more], -1)
+            schedule.weight = pad(schedule.weight, (0, wanted - width))
+        return schedule
 
     def _stretch(
         self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: Schedule, steps: range
     ) -> Stacks:
         if not self.works:
             return super()._stretch(learner, step, carry, rows, schedule, steps)
-        done: list[Stacks] = []
-        for some in _pieces(len(next(iter(carry.values()))), PIECES):
-            here = {name: value[some].contiguous() for name, value in carry.items()}
+        out = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
+        for some in _pieces(len(next(iter(out.values()))), self.pieces):
+            here = {name: value[some] for name, value in out.items()}
             held = {name: value[some] for name, value in rows.items()}  # often one row, seen many times: no copy
             for part in _pieces(len(steps), RUNS):
                 at = slice(steps.start + part.start, steps.start + part.stop)
                 batch = self._batch(schedule.index[at, some], schedule.weight[at, some])
-                here = self._call(learner, step, here, held, batch)
-            done.append(here)
-        return done[0] if len(done) == 1 else {name: torch.cat([d[name] for d in done]) for name in carry}
+                self._call(learner, step, here, held, batch)
+        return out
 
-    def _call(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, batch: Batch) -> Stacks:
-        """Some steps of some clients, batches (steps, clients, ...)."""
-        names = list(carry)
+    def _call(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, batch: Batch) -> None:
+        """Some steps of some clients, batches (steps, clients, ...); what is carried is overwritten."""
+        names, n = list(carry), len(carry)
 
-        def several(*flat: Tensor) -> list[Tensor]:
-            now, n = dict(zip(names, flat, strict=False)), len(names)
-            held = dict(zip(rows, flat[n:], strict=False))
+        def several(*flat: Tensor) -> None:
+            now, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
             x, y, weight = flat[-3:]
             for s in range(len(x)):
                 now = step(now, held, Batch(x[s], y[s], weight[s]))
-            return [now[name] for name in names]
+            for name, place in zip(names, flat, strict=False):
+                if now[name] is not place:
+                    place.copy_(now[name])
 
         flat = [*carry.values(), *rows.values(), *batch]
-        key = (learner, tuple(names), tuple(rows), *((t.shape, t.dtype) for t in flat))
-        if key not in self.programs:
-            self.programs[key] = self._compile(several, flat)
-        with torch.no_grad():
-            return dict(zip(names, self.programs[key](*flat), strict=True))
+        key = (learner, tuple(names), tuple(rows), *_forms(flat))
+        if key in self.programs:
+            with torch.no_grad():
+                self.programs[key](*flat)
+            return
+        self.programs[key] = self._compile(several, flat)
 
     def _compile(self, several: Program, flat: list[Tensor]) -> Program:
-        if not self.works:  # found out earlier in this stretch
-            return several
+        """The program of some steps, which are taken in passing."""
         began = time.monotonic()
+        program = several
         try:
-            with torch.no_grad():
-                program: Program = torch.compile(make_fx(several)(*flat), dynamic=False)
+            with torch.no_grad(), _gate.alone():
+                if self.works:
+                    program = _program(several, flat)
                 program(*flat)
         except Exception as error:  # no compiler on this machine, or something it cannot take: slower, not wrong
             first = " ".join(str(error).split())[:160]
             warnings.warn(f"steps are not compiled on this machine ({first}); they run stacked", stacklevel=2)
             self.works, program = False, several
+            with torch.no_grad():
+                program(*flat)
         self.compile_seconds += time.monotonic() - began
         return program
+
+
+def _program(several: Program, flat: list[Tensor]) -> Program:
+    """Traced, without the inputs nobody reads, and compiled; or one that was compiled earlier from the same text."""
+    spare = [t.clone() if t.is_contiguous() else t for t in flat]  # what is overwritten is contiguous
+    traced = make_fx(several)(*spare)
+    inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    used = [i for i, node in enumerate(inputs) if node.users]
+    for node in inputs:
+        if not node.users:
+            traced.graph.erase_node(node)
+    traced.recompile()
+    holds = any(node.op in ("get_attr", "call_module") for node in traced.graph.nodes)
+    key = (traced.code, *_forms([flat[i] for i in used]))
+    compiled = _known.get(key)
+    if compiled is None:
+        compiled = torch.compile(traced, dynamic=False)
+        compiled(*[spare[i] for i in used])
+        if not holds:
+            _known[key] = compiled
+            if len(_known) > KEPT:
+                _known.pop(next(iter(_known)))
+
+    def program(*flat: Tensor) -> None:
+        compiled(*[flat[i] for i in used])
+
+    return program
+
+
+def _forms(flat: list[Tensor]) -> tuple[object, ...]:
+    return tuple((t.shape, t.stride(), t.dtype) for t in flat)
+
+
+def pieces_for(row: int) -> tuple[int, ...]:
+    """Clients in one program, for rows of so many bytes: as many as the cache holds, then fewer for what is left over.
+
+    >>> pieces_for(434_936), pieces_for(2_000), pieces_for(40_000_000)
+    ((8, 4, 2, 1), (32, 8, 2, 1), (2, 1))
+    """
+    largest = next((n for n in LARGEST if n * row <= CACHE), 2)
+    return {32: (32, 8, 2, 1), 8: (8, 4, 2, 1), 2: (2, 1)}[largest]
 
 
 def _pieces(n: int, sizes: tuple[int, ...]) -> Iterator[slice]:

@@ -26,7 +26,7 @@ from ..data import Split
 from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task
-from .batches import Schedule
+from .batches import Plan, Schedule
 from .executor import Client, Learner
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
@@ -56,7 +56,7 @@ class Stacked:
             by = order.to(next(iter(rows.values())).device)
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
-        schedule = Schedule(self.split, cohort, plan)
+        schedule = self._schedule(cohort, plan)
         with seeded(self.task.device, cohort.seed, cohort.round, cohort.index[0], "modules"):
             carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, schedule)
         out = learner.end(carry, rows, cohort)
@@ -64,6 +64,9 @@ class Stacked:
             return out
         back = torch.argsort(order)
         return {name: value[back.to(value.device)] for name, value in out.items()}
+
+    def _schedule(self, cohort: Cohort, plan: Plan) -> Schedule:
+        return Schedule(self.split, cohort, plan)
 
     def _scan(self, learner: Learner, carry: Stacks, rows: Stacks, schedule: Schedule) -> Stacks:
         def one(carry: Stacks, row: Stacks, batch: Batch) -> Stacks:

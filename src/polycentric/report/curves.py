@@ -23,7 +23,8 @@ Over = Literal["rounds", "seconds", "bytes"]
 Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
 
 AXES = {"rounds": "rounds", "seconds": "simulated seconds", "bytes": "bytes moved, up and down"}
-ASIDE = {"seed", "device", "executor", "block", "checkpoint_every"}  # settings that do not make another method
+# Settings that do not make another method.
+ASIDE = {"seed", "device", "executor", "block", "workers", "checkpoint_every"}
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

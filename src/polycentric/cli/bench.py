@@ -1,0 +1,82 @@
+"""`polycentric bench`: our round, a plain PyTorch loop and the limit, in turns in one process."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def bench(
+    models: Annotated[
+        list[str] | None,
+        typer.Option(help="A model to measure; several times for several. [default: five usual ones]"),
+    ] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round. [default: by model]")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Local steps of every client.")] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of every way; the fastest counts.")] = 3,
+    executors: Annotated[
+        list[str] | None, typer.Option(help="An executor to measure; several times for several. [default: by model]")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Also measure rounds on so many threads.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every operator.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    profile: Annotated[bool, typer.Option("--profile", help="Also print where the time of one round goes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+) -> None:
+    """Measure a round against a plain PyTorch loop and against one model without client borders.
+
+    Examples:
+
+      polycentric bench
+
+      polycentric bench --models mlp --clients 100 --repeats 20 --profile
+    """
+    import torch
+
+    from .. import bench as measured
+    from ..machine import device_of
+    from .screen import out as screen
+    from .screen import say, tell
+
+    torch.set_num_threads(threads)
+    where, rows, tables = device_of(device), [], []
+    for model in models or measured.USUAL:
+        race = measured.Race.of(model, clients, steps, batch, where)
+        rows.append(measured.measure(race, executors, repeats, workers))
+        if profile:
+            looked_at = executors[-1] if executors else rows[-1]["auto"]
+            tables.append(f"{model}, one round, {looked_at}:\n{measured.profile(race, looked_at)}")
+    if as_json:
+        tell({"rows": rows} | ({"profiles": tables} if profile else {}))
+        return
+    screen.print(_table(rows))
+    for table in tables:
+        screen.print(table, soft_wrap=True)
+    say(
+        f"{rows[0]['device']}, {threads} thread{'s' if threads > 1 else ''} an operator; the fastest of {repeats} "
+        "rounds, taken in turns. The limit is one model trained on the same samples without client borders."
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("model", "work", "way", "seconds", "of the plain loop", "of the limit", "compiling")
+    for row in rows:
+        first = True
+        for name, seconds in row["seconds"].items():
+            plain, limit = row["over_plain"].get(name), row["over_limit"].get(name)
+            compiling = row["compile_seconds"].get(name)
+            table.add_row(
+                row["model"] if first else "",
+                f"{row['clients']} x {row['steps']} x {row['batch']}" if first else "",
+                f"{name} (auto)" if name == row["auto"] else name,
+                f"{seconds:.4f}",
+                f"{plain:.2f}" if plain else "",
+                f"{limit:.2f}" if limit else "",
+                f"{compiling:.1f} s" if compiling is not None else "",
+            )
+            first = False
+    return table
