@@ -103,6 +103,7 @@ def played(page: Path, folder: Path) -> Iterator[Shown]:
     for block in blocks(page):
         if block.mark == "file":
             (folder / block.what).write_text(block.text + "\n", encoding="utf-8")
+            sys.modules.pop(Path(block.what).stem, None)  # a module of that name may have been another test's
         elif block.mark == "source":
             yield Shown(block, source(block.what))
         elif block.mark == "output":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polycentric import CellMap, Overlap, hierarchical
+from polycentric import CellMap, Mistake, Overlap, hierarchical
 from polycentric.cells import digest
 from polycentric.cli import outcome
 from polycentric.config import Settings
@@ -109,7 +109,8 @@ def test_a_row_is_read_off_the_history_of_its_run(tmp_path: Path):
     assert row.measure(summary) == pytest.approx(36.0)
     assert later.measure(summary) == pytest.approx(54.5)
     assert math.isnan(time.measure(summary))
-    assert history(tmp_path / "nowhere") == {}
+    with pytest.raises(Mistake, match="nowhere"):
+        history(tmp_path / "nowhere")
     every = {r.setting: r for r in FEDMES.rows if r.setting.startswith(("clock", "c ", "b ", "a "))}
     for r in every.values():  # whatever is read was run
         (tmp_path / "metrics.jsonl").write_text(
