@@ -161,6 +161,7 @@ CFL_TABLE = Table(
         Claim("The gain is about ten points.", _ten),
         Claim("The two groups are found exactly.", _exact),
     ),
+    draw=_draw,
     seeds=5,
     notes=(
         "The gain of a client is its accuracy at the end less what it has at the end of FedAvg (which counts clients "
