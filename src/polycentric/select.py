@@ -247,31 +247,10 @@ class Active(Select):
         return torch.where(known, score, first)
 
 
-@dataclass(frozen=True)
-class Stragglers(Select):
-    """A `share` of the cohort is slow: it does only part of its work, or is dropped (`drop`).
-
-    A slow client's effort u is uniform on (0, 1], so that ceil(u E) epochs are uniform on 1 .. E. FedAvg
-    waits for nobody and drops them, FedProx takes what they have done (Li et al., MLSys 2020).
-    """
+class Around(Select):
+    """A selection around another one, `of`: what that one asks, is told and remembers goes through."""
 
     of: Select
-    share: float
-    drop: bool = False
-    least: float = 0.0  # of the work, that even the slowest does (MOCHA: 0.1)
-
-    def __post_init__(self) -> None:
-        require(0 <= self.share <= 1, f"Stragglers.share must be in [0, 1], got {self.share}")
-        require(0 <= self.least <= 1, f"Stragglers.least must be in [0, 1], got {self.least}")
-
-    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
-        """The inner cohort, slowed down."""
-        cohort = self.of(memory, everyone)
-        slow = torch.zeros(len(cohort), dtype=torch.bool)
-        slow[uniform(*cohort.key, "slow", cohort.index).argsort()[: round(self.share * len(cohort))]] = True
-        done = self.least + (1 - self.least) * uniform(*cohort.key, "effort", cohort.index)
-        effort = torch.where(slow, done, cohort.effort)
-        return cohort[~slow] if self.drop else replace(cohort, effort=effort)
 
     def remembers(self, n_clients: int) -> Stacks:
         """What the inner selection remembers."""
@@ -297,7 +276,34 @@ class Stragglers(Select):
 
 
 @dataclass(frozen=True)
-class ByCell(Select):
+class Stragglers(Around):
+    """A `share` of the cohort is slow: it does only part of its work, or is dropped (`drop`).
+
+    A slow client's effort u is uniform on (0, 1], so that ceil(u E) epochs are uniform on 1 .. E. FedAvg
+    waits for nobody and drops them, FedProx takes what they have done (Li et al., MLSys 2020).
+    """
+
+    of: Select
+    share: float
+    drop: bool = False
+    least: float = 0.0  # of the work, that even the slowest does (MOCHA: 0.1)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 1, f"Stragglers.share must be in [0, 1], got {self.share}")
+        require(0 <= self.least <= 1, f"Stragglers.least must be in [0, 1], got {self.least}")
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """The inner cohort, slowed down."""
+        cohort = self.of(memory, everyone)
+        slow = torch.zeros(len(cohort), dtype=torch.bool)
+        slow[uniform(*cohort.key, "slow", cohort.index).argsort()[: round(self.share * len(cohort))]] = True
+        done = self.least + (1 - self.least) * uniform(*cohort.key, "effort", cohort.index)
+        effort = torch.where(slow, done, cohort.effort)
+        return cohort[~slow] if self.drop else replace(cohort, effort=effort)
+
+
+@dataclass(frozen=True)
+class ByCell(Around):
     """`n` clients for every edge; one that stands in several cells is picked once, for all of them (FedMes).
 
     Of the n clients of edge i a share |R| / |C_i| comes from every region R of its cell C_i, clients of one region
@@ -377,25 +383,3 @@ class ByCell(Select):
             if out[r] < most[r]:
                 heapq.heappush(race, (rest + 1, lot, r))
         return out
-
-    def remembers(self, n_clients: int) -> Stacks:
-        """What the inner selection remembers."""
-        return self.of.remembers(n_clients)
-
-    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
-        """What the inner selection notes."""
-        return self.of.note(cohort, sent)
-
-    def missed(self, cohort: Cohort) -> Stacks:
-        """What the inner selection makes of it."""
-        return self.of.missed(cohort)
-
-    @property
-    def learn(self) -> tuple[Learner, ...]:
-        """What the inner selection wants."""
-        return self.of.learn
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """What the inner selection is told."""
-        return self.of.tells
