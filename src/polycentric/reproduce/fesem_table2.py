@@ -65,8 +65,8 @@ ALONE = 30  # rounds of everybody alone
 
 # Learning rates, from the sweeps in sweeps/ on a validation split; methods that are not named have FedAvg's.
 RATES: dict[str, dict[str, float]] = {
-    "unipen62": {"FedAvg": 0.1, "FedSGD": 0.3, "NoFed": 0.1, "FedDANE": 0.1},
-    "celeba-smile": {"FedAvg": 0.03, "FedSGD": 0.3, "NoFed": 0.3, "FedDANE": 0.03},
+    "unipen62": {"FedAvg": 0.1, "FedSGD": 0.3, "NoFed": 0.1, "FedDANE": 0.3},
+    "celeba-smile": {"FedAvg": 0.03, "FedSGD": 0.1, "NoFed": 0.01, "FedDANE": 0.003},
 }
 
 
