@@ -107,7 +107,7 @@ class Momentum(Rule):
 
     def update(self, gradient: Tensor, moments: Stacks) -> Update:
         """lr v."""
-        velocity = self.beta * moments["velocity"] + gradient
+        velocity = torch.add(gradient, moments["velocity"], alpha=self.beta)  # one pass over the row
         return Update(velocity if self.lr == 1 else self.lr * velocity, {"velocity": velocity})
 
 
