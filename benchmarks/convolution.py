@@ -106,7 +106,7 @@ def check() -> None:
                     rounded = call()
                 mine, again = call(), call()
                 far, so_far = ((t - theirs).abs().max().item() / theirs.abs().max().item() for t in (mine, rounded))
-                assert far < (3e-3 if tf32 else 1e-5), (name, what, tf32, far)
+                assert far < (3e-3 if tf32 else 5e-5), (name, what, tf32, far)
                 assert torch.equal(mine, again), (name, what)
                 kind = "tf32" if tf32 else "fp32"
                 say(f"{kind} {name} {what}: ours off by {far:.1e}, cuDNN by {so_far:.1e}; same bits twice")
