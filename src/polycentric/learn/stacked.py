@@ -4,7 +4,8 @@ Clients of unequal size take unequal numbers of steps. The block is sorted by st
 clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away. The
 steps between two departures are a *stretch*, all of one shape; on a GPU the step of a shape that comes often is
 captured once as a CUDA graph and replayed, since launching a step's many small kernels costs more than running them. A
-captured step and a launched one give the same bits, so it does not matter when a capture is made.
+captured step and a launched one give the same bits, so it does not matter when a capture is made. Convolutions run as
+kernels of our own there (`convolve`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -27,6 +28,7 @@ from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Plan, Schedule
+from .convolve import convolving
 from .executor import Client, Learner
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
@@ -57,7 +59,10 @@ class Stacked:
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
         schedule = self._schedule(cohort, plan)
-        with seeded(self.task.device, cohort.seed, cohort.round, cohort.index[0], "modules"):
+        with (
+            seeded(self.task.device, cohort.seed, cohort.round, cohort.index[0], "modules"),
+            convolving(self.task.device),
+        ):
             carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, schedule)
         out = learner.end(carry, rows, cohort)
         if in_order:
@@ -115,7 +120,7 @@ class Stacked:
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
-        with torch.no_grad():
+        with torch.no_grad(), convolving(self.task.device):
             return vmap(self.task.predict, randomness="different")(rows, x)
 
 

@@ -1,7 +1,9 @@
 """Convolutional models for images of shape (channels, height, width).
 
-    image -> [convolution, (norm), ReLU, pool] x depth -> flatten -> [dense, ReLU] -> head -> n_outputs
+    image -> [convolution, (norm), pool, ReLU] x depth -> flatten -> [dense, ReLU] -> head -> n_outputs
 
+The largest of some numbers commutes with ReLU, with the same bits and the same slopes; after the pool it has a quarter
+of the numbers to go over.
 Layers are called `conv1`, `norm1`, `dense1`, ..., `head`, so that a method which keeps some of them private
 can name them. Where a paper has BatchNorm there is GroupNorm: it has no running statistics, which could
 neither be averaged like parameters nor be kept in a stack of models.
@@ -40,11 +42,11 @@ def two_convolutions(shape: Shape, n_outputs: int, n_dense: int | None) -> nn.Se
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, 5, padding=2),
-            relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2),
+            relu1=nn.ReLU(),
             conv2=nn.Conv2d(32, 64, 5, padding=2),
-            relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
             flatten=nn.Flatten(),
             **dense,
             head=nn.Linear(flat if n_dense is None else n_dense, n_outputs),
@@ -61,11 +63,11 @@ def lg_lenet(shape: Shape, n_outputs: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 6, 5),
-            relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2),
+            relu1=nn.ReLU(),
             conv2=nn.Conv2d(6, 16, 5),
-            relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
             flatten=nn.Flatten(),
             dense1=nn.Linear(16 * _lenet_side(height) * _lenet_side(width), 120),
             relu3=nn.ReLU(),

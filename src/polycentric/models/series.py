@@ -1,6 +1,6 @@
 """A convolutional model for series of shape (channels, time), such as the sensors of a telephone.
 
-(6, 128) -> [convolution, GroupNorm, ReLU, pool] x 2 -> convolution, GroupNorm, ReLU -> mean over time -> head
+(6, 128) -> [convolution, GroupNorm, pool, ReLU] x 2 -> convolution, GroupNorm, ReLU -> mean over time -> head
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def har_cnn(shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
         OrderedDict(
             conv1=nn.Conv1d(channels, 32, 9, padding=4),
             norm1=nn.GroupNorm(4, 32),
-            relu1=nn.ReLU(),
             pool1=nn.MaxPool1d(2),
+            relu1=nn.ReLU(),
             conv2=nn.Conv1d(32, 64, 5, padding=2),
             norm2=nn.GroupNorm(4, 64),
-            relu2=nn.ReLU(),
             pool2=nn.MaxPool1d(2),
+            relu2=nn.ReLU(),
             conv3=nn.Conv1d(64, 64, 5, padding=2),
             norm3=nn.GroupNorm(4, 64),
             relu3=nn.ReLU(),

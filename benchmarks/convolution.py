@@ -1,0 +1,249 @@
+"""Convolutions of a stack of clients on a GPU: ours against cuDNN's grouped ones, alone and in a whole step.
+
+    python benchmarks/convolution.py            # check, whole steps, where their time goes, every convolution
+    python benchmarks/convolution.py --tiles    # other tiles as well
+    python benchmarks/convolution.py --check    # only whether both compute the same
+
+The net is the FEMNIST-type CNN 5x5x32 - 5x5x64 - 512 - 62 on 28 x 28. A time is that of a captured CUDA graph of many
+calls, so that launching costs nothing; the fastest of a few replays counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from polycentric.bench import Race, Work, federation
+from polycentric.learn import convolve
+from polycentric.learn.convolve import Geometry, Tile
+from polycentric.machine import device_of
+from polycentric.task import Task
+
+COHORTS = ((100, 20), (20, 10), (10, 10), (5, 10))
+LAYERS = {"conv1": (1, 32, 28), "conv2": (32, 64, 14)}
+BEGAN = time.perf_counter()
+
+
+def say(*words: object) -> None:
+    print(f"[{time.perf_counter() - BEGAN:5.1f}]", *words, flush=True)
+
+
+def milliseconds(call: Callable[[], object], calls: int = 10, replays: int = 3) -> float:
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    return replayed(graph, replays) / calls
+
+
+def replayed(graph: torch.cuda.CUDAGraph, replays: int = 3, times: int = 1) -> float:
+    graph.replay()
+    best = float("inf")
+    for _ in range(replays):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(times):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, begin.elapsed_time(end))
+    return best
+
+
+class Layer:
+    """One convolution of every client: its images, weights, and a slope of its result."""
+
+    def __init__(self, name: str, clients: int, batch: int) -> None:
+        channels, self.out, side = LAYERS[name]
+        self.how = Geometry((side, side), (5, 5), (1, 1), (2, 2))
+        self.x = torch.randn(clients, batch, channels, side, side, device="cuda")
+        self.w = torch.randn(clients, self.out, channels, 5, 5, device="cuda") / (channels * 25) ** 0.5
+        self.b = torch.randn(clients, self.out, device="cuda")
+        self.g = torch.randn(clients, batch, self.out, side, side, device="cuda")
+
+    @property
+    def calls(self) -> dict[str, Callable[[], Tensor]]:
+        return {
+            "forward": lambda: convolve._product(self.x, self.w, self.b, self.how),
+            "slope x": lambda: convolve._slope_in_x(self.g, self.w, self.how),
+            "slope w": lambda: convolve._slope_in_w(self.x, self.g, self.how),
+        }
+
+    @property
+    def gigaflops(self) -> float:
+        return 2e-9 * self.g.numel() * self.w[0, 0].numel()
+
+
+def by_cudnn() -> mock._patch[Callable[..., str]]:
+    return mock.patch.object(convolve, "_backend", lambda a, b: "torch")
+
+
+def check() -> None:
+    """The largest difference, over the largest number, without and with TF32; and whether twice gives the same bits."""
+    for tf32 in (False, True):
+        torch.backends.cudnn.allow_tf32 = tf32
+        for name in LAYERS:
+            layer = Layer(name, 5, 10)
+            for what, call in layer.calls.items():
+                with by_cudnn():
+                    torch.backends.cudnn.allow_tf32 = False
+                    theirs = call()
+                    torch.backends.cudnn.allow_tf32 = tf32
+                    rounded = call()
+                mine, again = call(), call()
+                far, so_far = ((t - theirs).abs().max().item() / theirs.abs().max().item() for t in (mine, rounded))
+                assert far < (3e-3 if tf32 else 5e-5), (name, what, tf32, far)
+                assert torch.equal(mine, again), (name, what)
+                kind = "tf32" if tf32 else "fp32"
+                say(f"{kind} {name} {what}: ours off by {far:.1e}, cuDNN by {so_far:.1e}; same bits twice")
+
+
+def race(clients: int, steps: int, batch: int) -> Race:
+    work = Work("mnist-cnn", (1, 28, 28), 62, clients)
+    data = federation(work, clients, steps * batch).to("cuda")
+    return Race(work, Task.of(data, "mnist-cnn", device="cuda"), data, steps, batch)
+
+
+def whole(clients: int, steps: int, batch: int) -> None:
+    """A round of FedAvg with Stacked, and the replays of its captured step alone."""
+    torch.cuda.empty_cache()
+    what = f"{clients} clients x {steps} steps x {batch}"
+    it = race(clients, steps, batch)
+    limit = it.others()["limit"]
+    models = {}
+    for name, triton in (("cuDNN", False), ("ours", True)):
+        with mock.patch.object(convolve, "has_triton", lambda triton=triton: triton):
+            way, simulation = it.ours("stacked")
+            models[name] = way()
+            took = min(seconds(way) for _ in range(5))
+            graphs = list(simulation.run.graphs.values())
+            alone = replayed(graphs[0].graph, times=steps) if graphs else float("nan")
+            say(f"{what}, {name}: round {1e3 * took:.2f} ms, its steps {alone:.2f} ms")
+            del way, simulation, graphs
+    limit()
+    say(f"{what}, limit: {1e3 * min(seconds(limit) for _ in range(5)):.2f} ms")
+    say(f"models differ by {(models['cuDNN'] - models['ours']).abs().max().item():.1e} at most")
+
+
+def seconds(way: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    way()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def profile(clients: int, steps: int, batch: int, rows: int = 30) -> None:
+    """Kernels of one round by time, launched one by one."""
+    from torch.profiler import ProfilerActivity
+
+    way, simulation = race(clients, steps, batch).ours("stacked")
+    simulation.run.captures = False
+    way()
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
+        way()
+        torch.cuda.synchronize()
+    kernels = sorted(seen.key_averages(), key=lambda k: -k.self_device_time_total)
+    total = sum(k.self_device_time_total for k in kernels)
+    say(f"kernels of {steps} steps of {clients} clients x {batch}: {total / 1e3:.2f} ms")
+    for k in kernels[:rows]:
+        say(f"  {k.self_device_time_total / 1e3:8.3f} ms {k.count:5d} x  {k.key[:150]}")
+
+
+def layers() -> None:
+    for clients, batch in COHORTS:
+        for name in LAYERS:
+            layer = Layer(name, clients, batch)
+            for what, call in layer.calls.items():
+                if (name, what) == ("conv1", "slope x"):
+                    continue  # nobody asks for it
+                with by_cudnn():
+                    theirs = milliseconds(call)
+                mine = milliseconds(call)
+                say(
+                    f"{clients:4d} x {batch} {name} {what}: cuDNN {theirs:7.3f} ms, ours {mine:7.3f} ms, "
+                    f"{layer.gigaflops / mine:6.1f} TFLOP/s"
+                )
+
+
+def tried(words: str, layer: Layer, call: Callable[[], Tensor]) -> None:
+    try:
+        took = milliseconds(call)
+    except Exception as error:  # too much shared memory: told, and passed over
+        say(words, f"{type(error).__name__}: {str(error)[:80]}")
+        return
+    say(words, f"{took:7.3f} ms {layer.gigaflops / took:6.1f} TFLOP/s")
+
+
+def tiles() -> None:
+    for clients, batch in (COHORTS[0], COHORTS[2]):
+        for name in LAYERS:
+            other_tiles(f"{clients} x {batch} {name}", name, Layer(name, clients, batch))
+
+
+def other_tiles(where: str, name: str, layer: Layer) -> None:
+    x, w, b, g, how = layer.x, layer.w, layer.b, layer.g, layer.how
+    say(where, f"x channels last {milliseconds(lambda: x.permute(0, 1, 3, 4, 2).contiguous()):7.3f} ms")
+    say(where, f"g channels last {milliseconds(lambda: g.permute(0, 1, 3, 4, 2).contiguous()):7.3f} ms")
+    say(where, f"x framed {milliseconds(lambda: torch.nn.functional.pad(x, (2, 2, 2, 2))):7.3f} ms")
+    say(where, f"sum of g {milliseconds(lambda: g.sum((1, 3, 4))):7.3f} ms")
+    for t, last in itertools.product(PRODUCT[name], (False, True) if name == "conv2" else (False,)):
+        words = f"{where} forward {tuple(t)} {'last' if last else 'first'}"
+        tried(words, layer, partial(convolve.product, x, w, b, how, t, last))
+    for t in SLOPE if name == "conv2" else ():
+        tried(f"{where} slope x {tuple(t)}", layer, partial(convolve.slope_in_x, g, w, how, t, True))
+    for t, framed, parts in itertools.product(WEIGH[name], (False, True), PARTS[name, len(x)]):
+        words = f"{where} slope w {tuple(t)} {'framed' if framed else 'masked'} {parts} parts"
+        tried(words, layer, partial(convolve.slope_in_w, x, g, how, t, parts, framed))
+
+
+PRODUCT = {
+    "conv1": [Tile(128, 32, 32, 4, 2), Tile(256, 32, 32, 4, 2), Tile(256, 32, 32, 8, 2), Tile(64, 32, 32, 4, 2)],
+    "conv2": [Tile(128, 64, 32, 4, 3), Tile(128, 64, 32, 4, 4), Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 4)],
+}
+SLOPE = [Tile(128, 32, 32, 4, 3), Tile(128, 32, 64, 4, 3), Tile(64, 32, 32, 4, 4), Tile(256, 32, 32, 8, 3)]
+WEIGH = {
+    "conv1": [Tile(32, 32, 32, 4, 3), Tile(32, 32, 64, 4, 3), Tile(32, 32, 128, 4, 2)],
+    "conv2": [Tile(64, 128, 32, 4, 3), Tile(64, 128, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(64, 64, 64, 4, 3)],
+}
+PARTS = {("conv1", 100): (4, 16), ("conv2", 100): (1, 2), ("conv1", 10): (16, 64), ("conv2", 10): (1, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare the numbers, measure nothing")
+    parser.add_argument("--tiles", action="store_true", help="try other tiles as well")
+    arguments = parser.parse_args()
+    device_of("cuda")
+    say(torch.cuda.get_device_name(), "torch", torch.__version__)
+    wanted: list[Callable[[], None]] = [check]
+    if not arguments.check:
+        wanted += [partial(whole, 100, 10, 20), partial(whole, 10, 10, 10), partial(profile, 100, 10, 20), layers]
+    if arguments.tiles:
+        wanted.append(tiles)
+    failed = 0
+    for part in wanted:
+        try:
+            part()
+        except Exception:  # the others are worth having
+            failed += 1
+            say(traceback.format_exc())
+    raise SystemExit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,423 @@
+"""Convolutions of a whole stack of clients: under `vmap` on a GPU they run as kernels of our own.
+
+`vmap` makes one grouped convolution of a stack's convolutions, whose slopes are slow on a GPU. A convolution is linear
+in the image and in the weight, so three functions are all there is, each the slope of the other two:
+
+    y = convolve(x, w)        <g, convolve(x, w)>  =  <slope_x(g, w), x>  =  <slope_w(x, g), w>
+
+All three take a stack (client, ...) and are differentiated by one another, any number of times. `vmap` over them only
+makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
+
+    with convolving():        # what calls conv1d or conv2d in here, such as nn.Conv2d, calls `convolve`
+        step(...)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.overrides import TorchFunctionMode
+
+Pair = tuple[int, int]
+Backend = Literal["torch", "triton"]
+
+NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
+BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How pixels of the image and of the result belong together."""
+
+    image: Pair  # height and width of x
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+
+    @property
+    def result(self) -> Pair:
+        """Height and width of y."""
+        sides = zip(self.image, self.kernel, self.stride, self.padding, strict=True)
+        height, width = ((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
+        return height, width
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1, padding: int | Pair = 0
+) -> Tensor:
+    """As `torch.nn.functional.conv2d`, or `conv1d` for three axes: (images, channels, height, width), one model.
+
+    On a CPU it is that very function; on a GPU it may be put under `vmap` for a stack of models.
+    """
+    stride, padding = _pair(stride), _pair(padding)
+    flat = x.dim() == 3
+    if not _worth(x, weight):
+        if flat:
+            return F.conv1d(x, weight, bias, stride[-1], padding[-1])
+        return F.conv2d(x, weight, bias, stride, padding)
+    if torch.is_autocast_enabled("cuda"):
+        narrow = torch.get_autocast_dtype("cuda")
+        x, weight, bias = x.to(narrow), weight.to(narrow), None if bias is None else bias.to(narrow)
+    if flat:
+        x, weight, stride, padding = x[:, :, None], weight[:, :, None], (1, stride[-1]), (0, padding[-1])
+    how = Geometry(_sides(x), _sides(weight), stride, padding)
+    y = _do(_Convolution, x[None], weight[None], None if bias is None else bias[None], how)[0]
+    return y[:, :, 0] if flat else y
+
+
+@contextlib.contextmanager
+def convolving(device: torch.device) -> Iterator[None]:
+    """Within it, `conv1d` and `conv2d` on a GPU are `convolve`; what that cannot do stays as it is."""
+    if device.type != "cuda" or not has_triton():
+        yield
+        return
+    with _Instead():
+        yield
+
+
+class _Instead(TorchFunctionMode):
+    """Puts `convolve` in the place of torch's convolutions."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.conv2d or func is torch.conv1d:
+            call = _Call(*args, **kwargs)
+            if call.ours(4 if func is torch.conv2d else 3):
+                return convolve(call.input, call.weight, call.bias, call.stride, call.padding)
+        return func(*args, **kwargs)
+
+
+class _Call(NamedTuple):
+    """The arguments of `torch.conv2d`."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+
+    def ours(self, axes: int) -> bool:
+        plain = self.groups == 1 and _pair(self.dilation) == (1, 1) and not isinstance(self.padding, str)
+        return plain and self.input.dim() == axes
+
+
+# -- three functions that are each other's slopes ------------------------------------------------------------
+
+
+class _Convolution(Function):
+    """y[c] = x[c] * w[c] + b[c], for every client c of a stack."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> Tensor:  # type: ignore[override]
+        return _product(x, w, b, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Geometry], output: Tensor) -> None:
+        x, w, _, ctx.how = inputs
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        in_x, in_w, in_b, _ = ctx.needs_input_grad
+        return (
+            _do(_SlopeInX, g, w, ctx.how) if in_x else None,
+            _do(_SlopeInW, x, g, ctx.how) if in_w else None,
+            g.sum((1, 3, 4)) if in_b else None,
+            None,
+        )
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None, how: Geometry
+    ) -> tuple[Tensor, int]:
+        n = info.batch_size
+        if in_dims[1] is None and in_dims[2] is None:  # the same models look at more images
+            return _more_images(lambda x: _do(_Convolution, x, w, b, how), x, in_dims[0] or 0)
+        x, w = _longer(x, in_dims[0], n), _longer(w, in_dims[1], n)
+        b = None if b is None else _longer(b, in_dims[2], n)
+        return torch.unflatten(_do(_Convolution, x, w, b, how), 0, (n, -1)), 0
+
+
+class _SlopeInX(Function):
+    """The slope of < g, x * w > in x."""
+
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, how: Geometry) -> Tensor:  # type: ignore[override]
+        return _slope_in_x(g, w, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Geometry], output: Tensor) -> None:
+        g, w, ctx.how = inputs
+        ctx.save_for_backward(g, w)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        g, w = ctx.saved_tensors
+        in_g, in_w, _ = ctx.needs_input_grad
+        return (
+            _do(_Convolution, u, w, None, ctx.how) if in_g else None,
+            _do(_SlopeInW, u, g, ctx.how) if in_w else None,
+            None,
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, how: Geometry) -> tuple[Tensor, int]:
+        n = info.batch_size
+        if in_dims[1] is None:
+            return _more_images(lambda g: _do(_SlopeInX, g, w, how), g, in_dims[0] or 0)
+        g, w = _longer(g, in_dims[0], n), _longer(w, in_dims[1], n)
+        return torch.unflatten(_do(_SlopeInX, g, w, how), 0, (n, -1)), 0
+
+
+class _SlopeInW(Function):
+    """The slope of < g, x * w > in w."""
+
+    @staticmethod
+    def forward(x: Tensor, g: Tensor, how: Geometry) -> Tensor:  # type: ignore[override]
+        return _slope_in_w(x, g, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Geometry], output: Tensor) -> None:
+        x, g, ctx.how = inputs
+        ctx.save_for_backward(x, g)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, g = ctx.saved_tensors
+        in_x, in_g, _ = ctx.needs_input_grad
+        return (
+            _do(_SlopeInX, g, v, ctx.how) if in_x else None,
+            _do(_Convolution, x, v, None, ctx.how) if in_g else None,
+            None,
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, g: Tensor, how: Geometry) -> tuple[Tensor, int]:
+        n = info.batch_size
+        x, g = _longer(x, in_dims[0], n), _longer(g, in_dims[1], n)
+        return torch.unflatten(_do(_SlopeInW, x, g, how), 0, (n, -1)), 0
+
+
+def _do(function: type[Function], *operands: object) -> Tensor:
+    result: Tensor = function.apply(*operands)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _longer(stack: Tensor, axis: int | None, n: int) -> Tensor:
+    """A batch of n stacks as one; what all share is not copied."""
+    stack = stack[None].expand(n, *stack.shape) if axis is None else stack.movedim(axis, 0)
+    return stack.flatten(0, 1)
+
+
+def _more_images(function: Callable[[Tensor], Tensor], images: Tensor, axis: int) -> tuple[Tensor, int]:
+    """Many batches of images for the same models are one larger batch."""
+    images = images.movedim(axis, 1)
+    return torch.unflatten(function(images.flatten(1, 2)), 1, images.shape[1:3]), 1
+
+
+# -- what torch does, and what our kernels do -----------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """What one program of a kernel computes: rows x columns, `inner` summands at a time."""
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int = 4
+    stages: int = 3
+
+
+def _product(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> Tensor:
+    if _backend(x, w) == "triton":
+        return product(x, w, b, how)
+    c, bias = len(x), None if b is None else b.flatten()
+    y = F.conv2d(_side_by_side(x), w.flatten(0, 1), bias, how.stride, how.padding, groups=c)
+    return _apart(y, c)
+
+
+def _slope_in_x(g: Tensor, w: Tensor, how: Geometry) -> Tensor:
+    if _backend(g, w) == "triton":
+        return slope_in_x(g, w, how)
+    c, images = g.shape[:2]
+    size = (images, c * w.shape[2], *how.image)
+    u = conv2d_input(size, w.flatten(0, 1), _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
+    return _apart(u, c)
+
+
+def _slope_in_w(x: Tensor, g: Tensor, how: Geometry) -> Tensor:
+    if _backend(x, g) == "triton":
+        return slope_in_w(x, g, how)
+    c = len(x)
+    size = (c * g.shape[2], x.shape[2], *how.kernel)
+    v = conv2d_weight(_side_by_side(x), size, _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
+    return torch.unflatten(v, 0, (c, -1))
+
+
+def _side_by_side(stack: Tensor) -> Tensor:
+    """(clients, images, channels, ...) as images whose channels are those of all clients."""
+    return stack.transpose(0, 1).flatten(1, 2)
+
+
+def _apart(images: Tensor, clients: int) -> Tensor:
+    return torch.unflatten(images, 1, (clients, -1)).transpose(0, 1)
+
+
+def product(
+    x: Tensor, w: Tensor, b: Tensor | None, how: Geometry, tile: Tile | None = None, last: bool | None = None
+) -> Tensor:
+    """Every client's convolution, by our kernel.
+
+    `last`: the channels of an image are laid together first, which costs a copy and makes reading it faster.
+    """
+    return _multiply(x, w.permute(0, 1, 3, 4, 2), b, how, how.result, False, tile, last)
+
+
+def slope_in_x(g: Tensor, w: Tensor, how: Geometry, tile: Tile | None = None, last: bool | None = None) -> Tensor:
+    """The slope in the images, by our kernel."""
+    return _multiply(g, w.permute(0, 2, 3, 4, 1), None, how, how.image, True, tile, last)
+
+
+def _multiply(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    how: Geometry,
+    size: Pair,
+    turned: bool,
+    tile: Tile | None,
+    last: bool | None,
+) -> Tensor:
+    from . import kernels
+
+    (c, images, channels), out = x.shape[:3], w.shape[1]
+    tile, last = tile or product_tile(channels, out), channels >= 16 if last is None else last
+    x, x_client = _laid(x.permute(0, 1, 3, 4, 2) if last else x)
+    w, w_client = _laid(w)
+    b, b_client = (x, 0) if b is None else _laid(b)
+    biased = b is not x
+    y = torch.empty((c, images, out, *size), dtype=x.dtype, device=x.device)
+    rows = images * size[0] * size[1]
+    if y.numel() == 0:
+        return y
+    sides = how.result if turned else how.image
+    grid = (-(-rows // tile.rows) * -(-out // tile.columns), c)
+    with _on(x):
+        kernels.product[grid](
+            *(x, w, b, y, rows, x_client, w_client, b_client),
+            *(channels, *sides, out, *size, *how.kernel, *how.stride, *how.padding),
+            *(turned, last, biased, precision(), tile.rows, tile.columns, tile.inner),
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+    return y
+
+
+def slope_in_w(
+    x: Tensor, g: Tensor, how: Geometry, tile: Tile | None = None, parts: int | None = None, framed: bool = False
+) -> Tensor:
+    """The slope in the weights, by our kernel: sums over some pixels each, then the sum of those sums.
+
+    `framed`: zeros are laid around the images first, which costs a copy and spares the kernel from looking for borders.
+    """
+    from . import kernels
+
+    if framed and how.padding != (0, 0):
+        (h, w), (ph, pw) = how.image, how.padding
+        x = F.pad(x[:1] if x.stride(0) == 0 else x, (pw, pw, ph, ph)).expand(len(x), -1, -1, -1, -1)
+        how = replace(how, image=(h + 2 * ph, w + 2 * pw), padding=(0, 0))
+    c, images, channels = x.shape[:3]
+    out, rows = g.shape[2], images * how.result[0] * how.result[1]
+    inner = channels * how.kernel[0] * how.kernel[1]
+    tile = tile or weigh_tile(inner, out)
+    (x, x_client), (g, g_client) = _laid(x), _laid(g)
+    tiles = -(-out // tile.rows) * -(-inner // tile.columns)
+    parts = parts or max(1, min(-(-BUSY // max(1, c * tiles)), rows // (8 * tile.inner)))
+    part = max(1, -(-rows // (parts * tile.inner))) * tile.inner  # a whole number of times round the kernel's loop
+    parts = max(1, -(-rows // part))
+    v = torch.empty((parts, c, out, channels, *how.kernel), dtype=torch.float32, device=x.device)
+    if v.numel() == 0:
+        return v[0].to(x.dtype)
+    with _on(x):
+        kernels.weigh[(tiles, c, parts)](
+            *(x, g, v, rows, part, c, x_client, g_client),
+            *(channels, *how.image, out, *how.result, *how.kernel, *how.stride, *how.padding),
+            *(precision(), tile.rows, tile.columns, tile.inner),
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+    return (v[0] if parts == 1 else v.sum(0)).to(x.dtype)
+
+
+def product_tile(channels: int, out: int) -> Tile:
+    """The tile for a product over so many channels and taps: chosen by shape, never by a stopwatch."""
+    columns = min(128, max(16, _power(out)))
+    return Tile(128, columns, 32 if channels % 32 == 0 or channels < 16 else 16, 4)
+
+
+def weigh_tile(inner: int, out: int) -> Tile:
+    """The tile for a slope in weights."""
+    return Tile(min(64, max(16, _power(out))), min(128, max(16, _power(inner))), 32, 4)
+
+
+def precision() -> str:
+    """How float32 factors are read: as torch's own convolutions would."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+@cache
+def has_triton() -> bool:
+    """Whether our kernels can be made here."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def _backend(a: Tensor, b: Tensor) -> Backend:
+    """Ours for several models on a GPU that has tensor cores for float32."""
+    able = len(a) > 1 and a.is_cuda and a.dtype == b.dtype and a.dtype in NUMBERS and has_triton()
+    return "triton" if able and torch.cuda.get_device_capability(a.device) >= (8, 0) else "torch"
+
+
+def _worth(x: Tensor, weight: Tensor) -> bool:
+    return x.is_cuda and x.dtype == weight.dtype and x.dtype in NUMBERS
+
+
+def _laid(stack: Tensor) -> tuple[Tensor, int]:
+    """A stack as kernels read it, and how far it is from client to client: 0 if all have the same."""
+    if stack.stride(0) == 0:
+        return stack[:1].contiguous(), 0
+    stack = stack.contiguous()
+    return stack, stack.stride(0)
+
+
+def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+
+
+def _pair(n: Any) -> Pair:
+    """As torch reads it: one number is for both sides, a sequence of one as well."""
+    sides = (n,) if isinstance(n, int) else tuple(n)
+    return (sides[0], sides[-1])
+
+
+def _sides(images: Tensor) -> Pair:
+    return images.shape[-2], images.shape[-1]
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << (n - 1).bit_length()
