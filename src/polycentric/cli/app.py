@@ -488,7 +488,7 @@ def reproduce(
         "runs/reproduce"
     ),
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every cell. [default: as the table says]")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only the rows whose setting contains this word.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run only rows whose setting contains this word.")] = None,
     cached: Annotated[bool, typer.Option("--cached", help="Run nothing; write the table from finished runs.")] = False,
     device: Device = None,
     jobs: Jobs = 1,
@@ -522,7 +522,12 @@ def reproduce(
             jobs=jobs,
             bar=bar,
         )
-    say(f"written: {written}")
+    say(f"written: {written.path}")
+    if written.missing:
+        some = "; ".join(written.missing[:8]) + (" ..." if len(written.missing) > 8 else "")
+        again = f" --seeds {seeds}" if seeds else ""
+        say(f"{len(written.missing)} of {len(TABLES[name].rows)} rows lack runs: {some}")
+        say(f"all of them, and nothing twice: polycentric reproduce {name}{again}")
 
 
 # -- from options to settings --------------------------------------------------------------------------------
