@@ -417,6 +417,9 @@ class Run:
                 f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))
             ]
             self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
+        if len(self.state.memory.get("splits", ())):
+            kept = ("splits", "split_alike", "parent", "assignment")
+            self.folder.write_tensors("splits.safetensors", {name: self.state.memory[name] for name in kept})
         self.folder.write_json("summary.json", self.summary())
         programs, seconds = self.clients.compiled
         if programs:
