@@ -50,6 +50,7 @@ class Tally:
     seconds: float = 0.0  # simulated: when the last client was done
     times: tuple[float, ...] = ()  # when every client was; empty: all at the same time
     late: int = 0  # answers that missed the clock's deadline
+    took: tuple[int, ...] = ()  # in how many rounds an answer of every client came; empty: no round yet
 
     def clients_times(self, n_clients: int) -> Tensor:
         """When every client was done, (clients,)."""
@@ -262,7 +263,7 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
 
 
 def _tally(found: dict[str, Any]) -> Tally:
-    return Tally(**found | {"times": tuple(found.get("times", ()))})
+    return Tally(**found | {name: tuple(found.get(name, ())) for name in ("times", "took")})
 
 
 def _check_of(manifest: Mapping[str, Any]) -> str:

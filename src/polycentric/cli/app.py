@@ -370,6 +370,26 @@ def curves(
 
 
 @app.command()
+def participation(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")],
+    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("participation.png"),
+) -> None:
+    """Draw how often clients of runs took part, and how unequal that is; runs that differ in their seed count as one.
+
+    Example: polycentric participation runs/uniform runs/active --out participation.png
+    """
+    from ..errors import require
+    from ..report.curves import gathered
+    from ..report.participation import draw_participation
+    from .screen import say
+
+    require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
+    for label, unequal in draw_participation(gathered(runs), out).items():
+        say(f"{label}: Gini {unequal:.3f}")
+    say(f"drawn in {out}")
+
+
+@app.command()
 def sweep(
     config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists.")],
     out: Annotated[
