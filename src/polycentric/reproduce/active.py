@@ -118,7 +118,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
     figures = [(name, "Uniform against active selection, mean and one standard deviation over the seeds; dashed: the "
                       "target. On unipen62 the curves end where the first seed arrives.")]  # fmt: skip
     task, name = f"{RARE}, lr 0.02", "active-participation.png"
-    caption = f"{task}: how often clients took part, mean over the seeds. Dashed: all equally often."
+    caption = f"How often clients took part ({task}), mean over the seeds. Dashed: all equally often."
     try:
         draw_participation({words: runs[_name(task, words)] for words in list(SELECTIONS)[:2]}, out / name)
         figures.append((name, caption))
