@@ -392,7 +392,7 @@ def test_an_edge_that_covers_nobody_is_not_in_the_mean_of_the_edges(recipe, blob
         for cells in (table, empty)
     ]
     names = ("average_accuracy", "average_loss", "disagreement", "micro_accuracy")
-    for one, other in zip(*(run.history for run in runs), strict=True):
+    for one, other in zip(runs[0].history, runs[1].history, strict=True):
         assert [one[name] for name in names] == pytest.approx([other[name] for name in names], rel=1e-12)
     assert len(runs[1].state.centers["model"]) == 3
 
