@@ -154,6 +154,41 @@ def test_thresholds_that_are_shares_do_not_depend_on_the_size_of_updates() -> No
         assert memory["assignment"].tolist() == [1, 2, 1, 2] or memory["assignment"].tolist() == [2, 1, 2, 1]
 
 
+@LAW
+@given(st.integers(0, 10**6), st.integers(3, 9))
+def test_every_split_is_remembered_with_the_similarities_that_decided_it(seed: int, n: int) -> None:
+    """The tree of centers and the parts at every split follow from `splits` and `split_alike` alone."""
+    topology = Splitting(eps1=1.0, eps2=0.0, t_min=0, gap=-2.0)
+    memory, centers = begun(topology, n)
+    draw = torch.Generator().manual_seed(seed)
+    for round in range(1, 5):
+        who = [0, *((torch.rand(n - 1, generator=draw) < 0.8).nonzero()[:, 0] + 1).tolist()]
+        before, update = memory["assignment"].clone(), torch.randn(len(who), 6, generator=draw, dtype=torch.float64)
+        leaves = set(range(len(memory["parent"]))) - set(memory["parent"].tolist())
+        alike, earlier = similarities(update), len(memory["splits"])
+        memory, centers = exchange(
+            topology, memory, centers, cohort(who, n, round), centers["model"][before[who]] + update
+        )
+        assert memory["splits"][:, 1].tolist() == [p for p in memory["parent"].tolist()[1::2]]
+        for (when, center), kept in zip(memory["splits"][earlier:], memory["split_alike"][earlier:], strict=True):
+            assert int(when) == round and int(center) in leaves
+            mine = [k for k, client in enumerate(who) if before[client] == center]
+            members = torch.tensor(who)[mine]
+            expected = torch.zeros(n, n)
+            expected[members[:, None], members] = alike[mine][:, mine].float()
+            torch.testing.assert_close(kept, expected)
+            parts = memory["assignment"][members] == memory["assignment"][members][0]
+            second = bipartition(kept[members][:, members].double()).second
+            assert torch.equal(parts, second == second[0])
+
+
+def test_similarities_of_many_clients_are_not_kept() -> None:
+    assert "split_alike" in ALWAYS.remembers(120) and "split_alike" not in ALWAYS.remembers(121)
+    memory, centers = begun(ALWAYS, 121)
+    sent = centers["model"] + torch.where(torch.arange(121)[:, None] % 2 == 0, 1.0, -1.0) * rows_of(1, 1)
+    assert len(exchange(ALWAYS, memory, centers, cohort(list(range(121)), 121), sent)[0]["parent"]) == 3
+
+
 def test_who_did_not_move_follows_the_larger_part() -> None:
     memory, centers = begun(ALWAYS, 6)
     step = torch.tensor([1.0, 0.0, -1.2, 1.0, 0.0, 0.3])[:, None] * rows_of(2, 1)

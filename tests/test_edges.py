@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from polycentric import CellMap, Mistake, Overlap, hierarchical
+from polycentric import CellMap, Matchings, Mistake, Overlap, hierarchical
 from polycentric.cells import digest
 from polycentric.cli import outcome
 from polycentric.config import Settings
 from polycentric.coverage import Attached
+from polycentric.methods import METHODS
 from polycentric.report.maps import draw_map
 from polycentric.reproduce import TABLES
 from polycentric.reproduce.fedmes import FEDMES, history, round_time, rounds_by
@@ -40,10 +41,38 @@ def test_topology_show_of_a_hierarchy(capsys):
     assert found["in_cells"] == [10, 10, 10]
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_topology_show_has_words_for_every_method(name, capsys):
+    """In every phase; none is left with the bare name of a class."""
+    found = shown(capsys, name, "--clients", "12")
+    assert found["clients"] == 12
+    for words in found.get("stages", {}).values():
+        assert " " in words and "center" in words
+    assert outcome(["topology", "show", name, "--clients", "12"]) == 0
+
+
+def test_topology_show_of_graphs(capsys, tmp_path: Path):
+    ring = shown(capsys, "dpsgd", "--clients", "8", "--png", str(tmp_path / "ring.png"))
+    assert (ring["links"], ring["neighbours"]) == (8, [2, 2])
+    assert ring["zeta"] == pytest.approx((1 + 2 * math.cos(2 * math.pi / 8)) / 3)
+    star = shown(capsys, "dpa-sgd", "--clients", "8", "--set", "graph=star", "--png", str(tmp_path / "hub.png"))
+    assert (star["links"], star["neighbours"]) == (7, [1, 7])
+    matcha = shown(capsys, "matcha", "--clients", "8", "--set", "budget=0.5", "--png", str(tmp_path / "matcha.png"))
+    plan = Matchings(budget=0.5).plan(8)
+    assert (matcha["links"], matcha["matchings"], matcha["rho"]) == (8, len(plan.p), plan.rho)
+    assert all((tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG" for name in ("ring", "hub", "matcha"))
+
+
+def test_topology_show_of_clusters_has_no_more_centers_than_clients(capsys):
+    stages = shown(capsys, "fesem", "--clients", "3")["stages"]
+    assert list(stages) == ["round 0", "from round 1"] and "one center becomes 3" in stages["round 0"]
+    assert list(shown(capsys, "meta", "--set", "rounds=5")["stages"]) == ["round 0 to 4", "from round 5"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fedavg"], "fedavg has no edges, so there is no map to show"),
+        (["fedavg", "--png", "x.png"], "fedavg has neither edges nor a graph, so there is nothing to draw"),
         (["fedmes", "--rounds", "0,x"], "--rounds takes up to six whole numbers"),
         (["fedmes", "--set", "cells=map(radius=0.01)"], "set nearest=true"),
         (["fedmes", "--set", "cells=ringg"], "did you mean 'ring'?"),

@@ -381,6 +381,22 @@ def test_the_mean_of_all_edges_is_scored_on_everybodys_examples(blobs):
     assert done.history[-1]["average_accuracy"] == done.metrics["average_accuracy"]
 
 
+@pytest.mark.parametrize("recipe", [fedmes, hierarchical])
+def test_an_edge_that_covers_nobody_is_not_in_the_mean_of_the_edges(recipe, blobs):
+    """As if it were not there, in the numbers of every round."""
+    table = torch.zeros(2, 6, dtype=torch.int64)
+    table[0, :4], table[1, 3:] = 1, 1
+    empty = torch.cat([table, torch.zeros(1, 6, dtype=torch.int64)])
+    runs = [
+        ready(recipe(cells=GivenCells.of(cells), **TRAINING), blobs(SIZES), schedule=Schedule(3)).go()
+        for cells in (table, empty)
+    ]
+    names = ("average_accuracy", "average_loss", "disagreement", "micro_accuracy")
+    for one, other in zip(runs[0].history, runs[1].history, strict=True):
+        assert [one[name] for name in names] == pytest.approx([other[name] for name in names], rel=1e-12)
+    assert len(runs[1].state.centers["model"]) == 3
+
+
 def test_the_disagreement_is_the_spread_of_the_clients_models(blobs):
     federation, method = blobs(SIZES), fedmes(cells=SIX, alpha_v=1.5, select=Uniform(n=5), **TRAINING)
     done = ready(method, federation, schedule=Schedule(3)).go()

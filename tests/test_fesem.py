@@ -156,8 +156,8 @@ def test_down_after_up_is_a_projection(k: int, sizes: list[int], weighted: bool,
     assert weighted or torch.allclose(p, p.T)
 
 
-def test_the_mean_of_a_cluster_is_that_of_clustered_fl_and_of_ifca() -> None:
-    """F8: one assignment, one aggregation."""
+def test_the_mean_of_a_cluster_is_that_of_clustered_fl_of_ifca_and_of_tkm() -> None:
+    """F8: one assignment, one aggregation; TKM's at beta = 0, where it trims nothing."""
     place, parent = torch.tensor([1, 2, 2, 1, 2]), torch.tensor([-1, 0, 0])
     who = replace(everyone(5), sizes=torch.tensor([3, 1, 4, 1, 5]))
     for weighted in (False, True):
@@ -165,6 +165,16 @@ def test_the_mean_of_a_cluster_is_that_of_clustered_fl_and_of_ifca() -> None:
         tree = Splitting(weighted=weighted).up({"assignment": place, "parent": parent}, who, "model").to_dense()
         choice = Choice(3, weighted).up({"assignment": place}, who, "model").to_dense()
         assert torch.equal(mine, tree) and torch.equal(mine, choice)
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    own, found = torch.ones(3, 4, dtype=torch.float64), []
+    for method in (pc.fesem(k=3), pc.tkm(k=3, beta=0.0)):
+        rounds = method.at(1)[-1]
+        up = rounds.topology.up({"assignment": place}, who, "model")
+        total = rounds.aggregate.start(up, own)
+        rounds.aggregate.add(total, up, rows)
+        found.append(rounds.aggregate.settle(total, own).values)
+    torch.testing.assert_close(found[0], torch.stack([own[0], rows[[0, 3]].mean(0), rows[[1, 2, 4]].mean(0)]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize(("features", "layers"), [("last_layer", "head"), ("dense1.*", "dense1"), ("*.bias", "bias")])

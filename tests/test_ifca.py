@@ -130,6 +130,18 @@ def test_k_models_come_down_and_one_goes_up_with_a_number(rotated: Federation) -
     assert run.tally.bytes_up == 2 * 40 * (d + 1) * 4
 
 
+@pytest.mark.parametrize("first", ["random", "clustered"])
+def test_more_centers_than_clients_are_not_made_and_that_is_said(blobs: Any, first: Any) -> None:
+    """K = 9 of 5 clients is K = 5, in its numbers and in its bytes."""
+    training: dict[str, Any] = {"first": first, "lr": 0.1}
+    with pytest.warns(UserWarning, match="9 centers were asked for, but there are only 5 clients"):
+        many = pc.run(pc.ifca(k=9, **training), blobs(), model=small, rounds=3)
+    five = pc.run(pc.ifca(k=5, **training), blobs(), model=small, rounds=3)
+    assert many.state.centers["model"].shape[0] == 5 and many.history == five.history
+    assert torch.equal(many.state.centers["model"], five.state.centers["model"])
+    assert many.tally.links == five.tally.links and many.tally.seconds == five.tally.seconds
+
+
 def test_who_never_trained_is_scored_under_the_center_its_examples_choose(rotated: Federation) -> None:
     run = pc.run(pc.ifca(k=4, first="clustered", lr=0.1, epochs=5), rotated, rounds=8, held_out=0.25, fine_tune=0)
     average = pc.run(pc.fedavg(lr=0.1, epochs=5), rotated, rounds=8, held_out=0.25, fine_tune=0)

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from polycentric.metrics import Scores, agreement, area_under_roc, score, share_below, worst_decile
+from polycentric.metrics import (
+    Scores,
+    agreement,
+    area_under_roc,
+    gini,
+    participation,
+    score,
+    share_below,
+    worst_decile,
+)
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
 CLASSES = 4
@@ -185,3 +194,24 @@ def test_two_classes_have_an_area_and_the_recall_of_the_rarer_one():
     turned = score(1 - predicted, 1 - labels, np.ones(5), owner, 2, 2, -margin)
     assert turned.auc == pytest.approx(scores.auc) and turned.minority_recall == scores.minority_recall
     assert not {"auc", "minority_recall"} & score(predicted, labels, np.ones(5), owner, 2, 3).summary().keys()
+
+
+@LAW
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 9))
+def test_gini_is_the_mean_difference_over_twice_the_mean(counts: list[int], scale: int) -> None:
+    x = np.array(counts, dtype=float)
+    expected = np.abs(x[:, None] - x).sum() / (2 * len(x) * x.sum()) if x.sum() else 0.0
+    assert gini(counts) == pytest.approx(expected, abs=1e-12)
+    assert gini(scale * x) == pytest.approx(gini(x), abs=1e-12) and gini(counts[::-1]) == gini(counts)
+
+
+@LAW
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=40))
+def test_participation_counts_every_client_once(counts: list[int]) -> None:
+    told = participation(counts)
+    edges = [*told["rounds"], max(told["most"] + 1, told["rounds"][-1] + 1)]
+    assert sum(told["clients"]) == len(counts) and len(told["clients"]) == len(told["rounds"]) <= 20
+    for low, high, n in zip(edges, edges[1:], told["clients"], strict=False):
+        assert n == sum(low <= c < high for c in counts)
+    assert (told["least"], told["most"], told["never"]) == (min(counts), max(counts), counts.count(0))
+    assert participation([]) == {}

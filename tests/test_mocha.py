@@ -14,10 +14,13 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from polycentric import Federation, Method, Mistake, Poisson, State, Uniform, mocha, run_round
+from polycentric import Everyone, Federation, Method, Mistake, Poisson, State, Uniform, mocha, run_round
+from polycentric.clock import Load
 from polycentric.covariance import cov_and_prec
 from polycentric.loop import Run, Schedule, prepare
+from polycentric.reproduce.mocha import LINKS, times
 from polycentric.round import receive
+from polycentric.select import Stragglers
 
 Make = Callable[..., Federation]
 SIZES = (23, 7, 12, 5, 30)
@@ -347,3 +350,38 @@ def test_a_model_that_is_not_linear_is_refused(blobs: Make) -> None:
 def test_a_regression_is_refused(quadratics: Make) -> None:
     with pytest.raises(Mistake, match="an output for each class"):
         rounds_of(mocha(), quadratics(), 1)
+
+
+# -- time ----------------------------------------------------------------------------------------------------
+
+
+def test_a_coordinate_step_is_what_the_clock_counts(blobs: Make) -> None:
+    method = mocha(share=0.5, stragglers=1.0)
+    prepared = ready(method, blobs(SIZES))
+    cohort = method.exchanges[0].select({}, prepared.clients.everyone(3))
+    load = Load(method.exchanges[0], prepared.state, cohort, 9)
+    done = (cohort.effort * 0.5 * cohort.sizes).ceil()
+    assert torch.equal(load.steps, done.double()) and torch.equal(load.examples, done.double())
+    order = (
+        method.exchanges[0]
+        .learn[0]
+        .begin(  # those that are really taken
+            {"model": torch.zeros(5, 1), "alpha": torch.zeros(5, 1)}, cohort, prepared.clients.task
+        )["order"]
+    )
+    assert torch.equal((order >= 0).sum(1), load.steps.long())
+
+
+@pytest.mark.parametrize("trouble", [{}, {"stragglers": 1.0}, {"select": Poisson(0.5)}], ids=str)
+def test_a_link_costs_the_same_in_every_round_and_waiting_costs_the_most(trouble: Any, blobs: Make) -> None:
+    prepared = ready(mocha(**trouble), blobs(SIZES))
+    free, slow, waiting = (times(prepared, 20, 0.0, *how) for how in ((False, False), (True, False), (True, True)))
+    there = [len(prepared.method.exchanges[0].select({}, prepared.clients.everyone(r))) > 0 for r in range(20)]
+    for link in LINKS.values():
+        linked = times(prepared, 20, link, False, False)
+        assert linked == pytest.approx([t + link * sum(there[: r + 1]) for r, t in enumerate(free)], rel=1e-12)
+    assert slow == free and all(a > b for a, b, here in zip(waiting, slow, there, strict=True) if here)
+    if not trouble:  # everybody's 8 steps, half of its examples, at 1 / u of the time
+        speed = Stragglers(Everyone(), 1.0, least=0.1)({}, prepared.clients.everyone(0)).effort.double()
+        steps = torch.tensor([-(-n // 2) for n in SIZES]).double()
+        assert free[0] == 8 * 15 and waiting[0] == pytest.approx(float((8 * steps / speed).max()))

@@ -64,7 +64,7 @@ def bar(total: int) -> Iterator[Any]:
 
 
 def made(table: Table, folder: Path, **more: Any) -> tuple[list[dict[str, Any]], str]:
-    path = reproduce_table(table, folder / "out", folder / "runs", device="cpu", bar=bar, **more)
+    path = reproduce_table(table, folder / "out", folder / "runs", device="cpu", bar=bar, **more).path
     assert path == folder / "out" / f"{table.name}.md"
     return json.loads(path.with_suffix(".json").read_text()), path.read_text()
 
@@ -113,16 +113,42 @@ def test_the_page_shows_numbers_claims_and_notes(done):
     assert "- A note." in page
 
 
-def test_only_some_rows(done):
-    rows, page = made(TINY, done, only=["TOGETHER"])
-    assert [row["setting"] for row in rows] == ["together"]
-    assert "- Together is better. **cannot be told**: a row was not run" in page
+def test_only_runs_some_rows_and_writes_every_row_that_was_run(done):
+    whole = made(TINY, done)
+    assert made(TINY, done, only=["TOGETHER"]) == whole == made(TINY, done, only=["alone"], cached=True)
     with pytest.raises(Mistake, match="zzz; there are: together; alone; no number"):
         made(TINY, done, only=["zzz"])
 
 
-def test_one_seed_has_no_deviation(done):
-    rows, page = made(TINY, done, seeds=1)
+def test_rows_that_were_not_run_are_on_the_page_and_told(tmp_path):
+    one = replace(TINY, seeds=1)
+    written = reproduce_table(one, tmp_path, tmp_path / "runs", device="cpu", bar=bar, only=["alone"])
+    rows, page = json.loads((tmp_path / "tiny.json").read_text()), written.path.read_text()
+    assert written.missing == ("together", "no number") and [row["seeds"] for row in rows] == [0, 1, 0]
+    assert "| together | 0.5 | not run | 0 |  | 1 of 1 seeds not run |" in page
+    assert "- Together is better. **cannot be told**: a row was not run" in page
+    written = reproduce_table(one, tmp_path, tmp_path / "runs", device="cpu", bar=bar, only=["together", "number"])
+    assert (
+        written.missing == () and [row["seeds"] for row in json.loads((tmp_path / "tiny.json").read_text())] == [1] * 3
+    )
+
+
+def test_a_page_with_more_runs_than_are_here_is_not_written_over(done, tmp_path):
+    shutil.copytree(done / "out", tmp_path / "out")
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    for folder in (tmp_path / "runs" / "tiny").glob("nofed-*"):
+        shutil.rmtree(folder)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for asked in ({"only": ["together"]}, {"cached": True}, {"seeds": 1, "only": ["alone"]}):
+        with pytest.raises(Mistake, match=r"has more runs than .* of alone: writing it would lose them"):
+            made(TINY, tmp_path, **asked)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_one_seed_has_no_deviation_and_seeds_that_are_there_are_shown(done, tmp_path):
+    assert made(TINY, done, seeds=1) == made(TINY, done)
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    rows, page = made(replace(TINY, seeds=1), tmp_path)
     assert [row["ours_std"] for row in rows] == [None] * 3 and "±" not in page.split("|---")[1]
 
 
@@ -161,7 +187,7 @@ def test_every_table_can_be_run(name):
 @pytest.mark.parametrize("name", TABLES)
 def test_every_claim_is_judged_by_what_there_is(name):
     table = TABLES[name]
-    for values in ({}, {row.setting: [math.nan] * 2 for row in table.rows}):
+    for values in ({}, *({row.setting: [math.nan] * n for row in table.rows} for n in (0, 2))):
         for claim in table.claims:
             holds, why = claim.judge(values)
             assert holds is None and why

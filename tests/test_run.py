@@ -16,10 +16,26 @@ import torch
 from torch import Tensor, nn
 
 import polycentric.loop
-from polycentric import Adam, Federation, KeepPrivate, Method, Mistake, Run, State, fedavg, nofed, run, run_round
+from polycentric import (
+    Adam,
+    Churn,
+    Federation,
+    KeepPrivate,
+    Method,
+    Mistake,
+    Run,
+    State,
+    Uniform,
+    fedavg,
+    nofed,
+    run,
+    run_round,
+)
 from polycentric.loop import Schedule, environment, prepare, resume
+from polycentric.methods import METHODS
 from polycentric.models import mlp
 from polycentric.record import Folder
+from polycentric.report.participation import draw_participation, took_part
 
 Make = Callable[..., Federation]
 
@@ -72,7 +88,16 @@ def test_the_summary_has_the_agreed_keys_and_is_json(blobs: Make, tmp_path: Path
     assert summary.keys() == {
         *("method", "data", "model", "clients", "seed", "rounds", "seconds", "run_dir"),
         *("metrics", "initial", "personalised", "held_out"),
-        *("bytes_up", "bytes_down", "bytes_by_link", "simulated_seconds", "epsilon", "dropped", "late"),
+        *(
+            "bytes_up",
+            "bytes_down",
+            "bytes_by_link",
+            "simulated_seconds",
+            "epsilon",
+            "dropped",
+            "late",
+            "participation",
+        ),
         *("best_round", "best_validation", "rounds_to_target", "stopped"),
         *("executor", "compile_seconds", "fingerprint", "note", "attack", "attackers"),
     }
@@ -125,6 +150,38 @@ def test_every_client_has_a_line_in_the_table(blobs: Make, tmp_path: Path) -> No
     for k, row in enumerate(table):
         for column in ("initial", "in_use", "personalised"):
             assert float(row[f"accuracy_{column}"]) == pytest.approx(done.scores[column].accuracy[k], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddane", "fesem", "dpsgd"])
+def test_who_took_part_is_counted_by_rounds(name: str, blobs: Make, tmp_path: Path) -> None:
+    """As often as a client was among those whose answers came, through an interruption too."""
+    sizes, select = (9, 7, 0, 12, 5, 8), Churn(0.5, 2.0) if name == "dpsgd" else Uniform(2)
+    method = METHODS[name](select=select, lr=0.1)
+    begun(method, blobs(sizes), tmp_path / "run", rounds=3, checkpoint_every=1).go()
+    done, _ = again(method, blobs(sizes), tmp_path / "run", rounds=7)
+    clients, state = done.clients, prepare(method, blobs(sizes), model=small).state
+    came = [0] * 6
+    for _ in range(7):
+        state, trips = run_round(done.method, state, clients)
+        for k in {k for trip in trips for k in trip.arrived.index.tolist()}:
+            came[k] += 1
+    assert list(done.tally.took) == came and came[2] == 0 and len(set(came)) > 1
+    told = done.summary()["participation"]
+    assert told["mean"] == pytest.approx(sum(came) / 5) and told["never"] == came.count(0) - 1
+    assert took_part(tmp_path / "run").tolist() == [n for k, n in enumerate(came) if k != 2]
+
+
+def test_everybody_in_every_round_is_no_inequality(blobs: Make, tmp_path: Path) -> None:
+    done = run(fedavg(**TRAINING), blobs(), model=small, rounds=4, held_out=0.2, out=tmp_path / "run")
+    told = done.summary()["participation"]
+    assert (told["gini"], told["rounds"], told["clients"]) == (0.0, [4], [4])  # one of five is held out
+    assert run(fedavg(), blobs(), model=small, rounds=0).summary()["participation"] is None
+    unequal = draw_participation({"all": [tmp_path / "run"]}, tmp_path / "who.png")
+    assert unequal == {"all": 0.0} and (tmp_path / "who.png").stat().st_size > 1000
+    table = tmp_path / "run" / "clients.csv"
+    table.write_text(table.read_text().replace("took_part", "something"))
+    with pytest.raises(Mistake, match="does not say who took part"):
+        took_part(tmp_path / "run")
 
 
 def test_a_watcher_sees_every_round(blobs: Make) -> None:
@@ -348,6 +405,7 @@ torch.set_num_threads(1)
 from polycentric.config import Settings
 from polycentric.loop import environment, resume
 from polycentric.record import Folder
+from polycentric.report.participation import draw_participation, took_part
 
 root, settings = Path(sys.argv[1]), Settings.of(json.loads(sys.argv[2]))
 federation = settings.load_data()

@@ -212,3 +212,18 @@ def test_the_command_writes_figures_and_says_where(tmp_path: Path, capsys: Any) 
     (out / "summary.json").unlink()
     assert command("clusters", str(out)) == 2
     assert "polycentric resume" in capsys.readouterr().err
+
+
+def test_splits_are_drawn_from_a_run_and_from_its_folder(tmp_path: Path) -> None:
+    federation = pc.load("digits", partition=pc.Rotations(2, clients=8))
+    eager = pc.cfl(eps1=1.0, eps2=0.0, t_min=1, lr=0.1, epochs=3)
+    run = pc.run(eager, federation, model="logistic", rounds=4, out=tmp_path / "run")
+    kept = Folder(tmp_path / "run").read_tensors("splits.safetensors")
+    first, again = see.splits(run.state.memory), see.splits(kept)
+    assert [(s.round, s.center) for s in first] == [(s.round, s.center) for s in again] and first[0].center == 0
+    assert first[0].members.tolist() == list(range(8)) and set(first[0].child) == {1, 2}
+    assert see.matched(first[0].child, federation.group.numpy()).tolist() == federation.group.tolist()
+    assert "splits.png" in [path.name for path in see.draw(run, tmp_path / "a", examples=False)]
+    assert see.draw_splits(kept, tmp_path / "b.png")
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a" / "splits.png").read_bytes()
+    assert not see.draw_splits({}, tmp_path / "c.png") and Folder(tmp_path).read_tensors("splits.safetensors") == {}

@@ -16,6 +16,7 @@ from torch import Tensor
 from .clients import Simulation
 from .cohort import Cohort
 from .data import Split
+from .edge_theory import cells_of
 from .learn import Gradient, Train
 from .method import Method, State
 from .metrics import Scores, score
@@ -150,11 +151,14 @@ def consensus(method: Method, state: State, clients: Simulation) -> float | None
 def average(method: Method, state: State, clients: Simulation, split: Split) -> dict[str, float]:
     """The plain mean of all centers as one model, scored on everybody's examples; empty where it would mean nothing.
 
-    It means something where several centers work towards one model (`topology.averages`) and all of it travels.
+    It means something where several centers work towards one model (`topology.averages`) and all of it travels. An edge
+    that covers nobody is left out: nobody is served by its model, which may be the one it began with.
     """
     if not _one_model(method, state, clients) or not len(split):
         return {}
     rows = state.centers["model"]
+    if cells := cells_of(method.at(state.round)[-1].topology):
+        rows = rows[(cells.cells_at(all_clients(clients, state)).sizes > 0).to(rows.device)]
     loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
     found = {"average_loss": float(loss.mean())}
     return found | ({"average_accuracy": float(right.double().mean())} if clients.federation.classes else {})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .attack import Attack
 from .clients import ExecutorName, Simulation, compiling_pays
@@ -35,7 +35,7 @@ from .evaluate import (
 from .learn import Maml, Train
 from .machine import device_of, versions
 from .method import Method, State
-from .metrics import Scores, agreement, plain, share_below, shared_information
+from .metrics import Scores, agreement, participation, plain, share_below, shared_information
 from .models import default
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, opened, receive, run_round
@@ -143,6 +143,7 @@ class Run:
             "bytes_by_link": dict(self.tally.links),
             "simulated_seconds": self.tally.seconds,
             "late": self.tally.late,
+            "participation": self._participation(),
             "epsilon": None,
             "dropped": self.tally.dropped,
             "attack": repr(self.clients.attack) if self.clients.attack else None,
@@ -224,10 +225,17 @@ class Run:
             links={name: self.tally.links.get(name, 0) + n for name, n in moved.links.items()},
             dropped=self.tally.dropped + lost,
             late=self.tally.late + sum(late),
+            took=self._took(trips),
         )
         row = self._evaluate(trips) if self.schedule.evaluates(after.round) else None
         if watch:
             watch(after.round, self.schedule.rounds, row)
+
+    def _took(self, trips: list[Trip]) -> tuple[int, ...]:
+        """In how many rounds an answer of every client came, this one counted."""
+        took = torch.tensor(self.tally.took or [0] * self.federation.n_clients)
+        took[torch.cat([trip.arrived.index for trip in trips])] += 1
+        return tuple(took.tolist())
 
     def _check(self, trips: list[Trip], late: list[int], before: State, after: State) -> None:
         for trip, left_out in zip(trips, late, strict=True):
@@ -386,6 +394,14 @@ class Run:
             self.averaged = (self.state, found)
         return self.averaged[1]
 
+    def _participation(self) -> dict[str, Any] | None:
+        """How often those who train took part, where there was a round."""
+        return participation(torch.tensor(self.tally.took)[self._trains].numpy()) or None if self.tally.took else None
+
+    @property
+    def _trains(self) -> Tensor:
+        return (self.federation.train.sizes > 0).cpu() & ~self.clients.new
+
     def _checkpoint(self) -> None:
         if self.folder:
             self.folder.save(Checkpoint(self.state, self.tally, tuple(self.history)))
@@ -403,6 +419,7 @@ class Run:
                 "test_examples",
                 *(f"accuracy_{c}" for c in columns),
                 *(f"loss_{c}" for c in columns),
+                "took_part",
             ]
         )
         group = self.federation.group
@@ -410,6 +427,7 @@ class Run:
             values = [self.scores[c].accuracy[k] for c in columns] + [self.scores[c].loss[k] for c in columns]
             counts = not bool(self.clients.liars[k])  # an attacker's scores count nowhere
             shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
+            shown.append(str(self.tally.took[k]) if self.tally.took and bool(self._trains[k]) else "")
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):
@@ -417,6 +435,9 @@ class Run:
                 f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))
             ]
             self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
+        if len(self.state.memory.get("splits", ())):
+            kept = ("splits", "split_alike", "parent", "assignment")
+            self.folder.write_tensors("splits.safetensors", {name: self.state.memory[name] for name in kept})
         self.folder.write_json("summary.json", self.summary())
         programs, seconds = self.clients.compiled
         if programs:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -165,6 +166,41 @@ def share_below(scores: Scores, alone: Scores) -> float:
     """The share of clients whose accuracy is below another one's: training alone, or before fine-tuning."""
     both = scores.there & alone.there & ~np.isnan(scores.accuracy) & ~np.isnan(alone.accuracy)
     return float((scores.accuracy[both] < alone.accuracy[both]).mean()) if both.any() else float("nan")
+
+
+def gini(values: npt.ArrayLike) -> float:
+    """How unequally something is shared: sum_ij |x_i - x_j| / (2 m sum_i x_i), 0 where all have the same.
+
+    (m - 1) / m where one has everything; 0 where nobody has anything.
+
+    >>> gini([0, 0, 0, 1])
+    0.75
+    """
+    x = np.sort(np.asarray(values, dtype=np.float64))
+    total = float(x.sum())
+    if not total > 0:
+        return 0.0
+    return float((2 * np.arange(1, len(x) + 1) - len(x) - 1) @ x / (len(x) * total))
+
+
+def participation(took: npt.ArrayLike, bins: int = 20) -> dict[str, Any]:
+    """How often clients took part: Gini coefficient, extremes and a histogram (clients by rounds, from .. up)."""
+    counts = np.asarray(took, dtype=np.int64)
+    if not len(counts):
+        return {}
+    least, most = int(counts.min()), int(counts.max())
+    step = -(-(most - least + 1) // bins)  # whole rounds
+    edges = np.arange(least, most + step + 1, step)
+    clients, _ = np.histogram(counts, edges)
+    return {
+        "gini": gini(counts),
+        "least": least,
+        "mean": float(counts.mean()),
+        "most": most,
+        "never": int((counts == 0).sum()),
+        "rounds": edges[:-1].tolist(),
+        "clients": clients.tolist(),
+    }
 
 
 def agreement(assignment: Ints, group: Ints) -> float:

@@ -4,6 +4,7 @@
     metrics.jsonl      one line for every evaluation         summary.json      the numbers at the end
     clients.csv        every client's score at the end       log.txt           what happened, with the time
     places.csv         a round, and every client's center then, where clients have one
+    splits.safetensors how alike clients were at every split of a cluster, where there were splits
     checkpoints/       round-000020.safetensors and .json    best.safetensors  the best model on the validation split
 
 A file appears whole or not at all: it is written under another name, synced to the disk and renamed. A
@@ -49,6 +50,7 @@ class Tally:
     seconds: float = 0.0  # simulated: when the last client was done
     times: tuple[float, ...] = ()  # when every client was; empty: all at the same time
     late: int = 0  # answers that missed the clock's deadline
+    took: tuple[int, ...] = ()  # in how many rounds an answer of every client came; empty: no round yet
 
     def clients_times(self, n_clients: int) -> Tensor:
         """When every client was done, (clients,)."""
@@ -123,6 +125,21 @@ class Folder:
             temporary.write_text(text, encoding="utf-8")
 
         _replace(self.path / name, write)
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """A safetensors file, whole or not at all."""
+        _replace(
+            self.path / name,
+            lambda temporary: save_file({k: t.cpu().contiguous() for k, t in tensors.items()}, temporary),
+        )
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of a file of this run; empty where it is not there."""
+        path = self.path / name
+        try:
+            return load_file(path) if path.is_file() else {}
+        except (OSError, SafetensorError) as error:
+            raise Mistake(f"{path} cannot be read: {error}") from error
 
     def read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of this run."""
@@ -246,7 +263,7 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
 
 
 def _tally(found: dict[str, Any]) -> Tally:
-    return Tally(**found | {"times": tuple(found.get("times", ()))})
+    return Tally(**found | {name: tuple(found.get(name, ())) for name in ("times", "took")})
 
 
 def _check_of(manifest: Mapping[str, Any]) -> str:

@@ -370,6 +370,26 @@ def curves(
 
 
 @app.command()
+def participation(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")],
+    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("participation.png"),
+) -> None:
+    """Draw how often clients of runs took part, and how unequal that is; runs that differ in their seed count as one.
+
+    Example: polycentric participation runs/uniform runs/active --out participation.png
+    """
+    from ..errors import require
+    from ..report.curves import gathered
+    from ..report.participation import draw_participation
+    from .screen import say
+
+    require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
+    for label, unequal in draw_participation(gathered(runs), out).items():
+        say(f"{label}: Gini {unequal:.3f}")
+    say(f"drawn in {out}")
+
+
+@app.command()
 def sweep(
     config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists.")],
     out: Annotated[
@@ -488,7 +508,7 @@ def reproduce(
         "runs/reproduce"
     ),
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every cell. [default: as the table says]")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only the rows whose setting contains this word.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run only rows whose setting contains this word.")] = None,
     cached: Annotated[bool, typer.Option("--cached", help="Run nothing; write the table from finished runs.")] = False,
     device: Device = None,
     jobs: Jobs = 1,
@@ -522,7 +542,12 @@ def reproduce(
             jobs=jobs,
             bar=bar,
         )
-    say(f"written: {written}")
+    say(f"written: {written.path}")
+    if written.missing:
+        some = "; ".join(written.missing[:8]) + (" ..." if len(written.missing) > 8 else "")
+        again = f" --seeds {seeds}" if seeds else ""
+        say(f"{len(written.missing)} of {len(TABLES[name].rows)} rows lack runs: {some}")
+        say(f"all of them, and nothing twice: polycentric reproduce {name}{again}")
 
 
 # -- from options to settings --------------------------------------------------------------------------------

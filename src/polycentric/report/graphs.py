@@ -10,9 +10,10 @@ import networkx
 import numpy as np
 import torch
 
+from ..cohort import Cohort
 from ..graphs import Network, graph_for
 from ..matchings import Plan, plan_for
-from ..topology import Matchings
+from ..topology import Matchings, Peers
 from .figure import colour, panels
 
 BUDGETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
@@ -40,11 +41,7 @@ def draw_plan(axis: Any, plan: Plan, counts: Sequence[float] | None = None) -> N
             zorder=1,
             solid_capstyle="round",
         )
-    at = np.array([place[i] for i in range(plan.n)])
-    large = plan.n <= 40
-    axis.scatter(*at.T, s=230 if large else 18, color="white", edgecolors="#333333", linewidths=1.0, zorder=2)
-    for i in range(plan.n if large else 0):
-        axis.text(*at[i], str(i), ha="center", va="center", fontsize=8, zorder=3)
+    _dots(axis, np.array([place[i] for i in range(plan.n)]))
     marks = [
         mpl.lines.Line2D([], [], color=colour(k), linewidth=0.6 + 4.5 * float(p), label=f"{float(p):.2f}")
         for k, p in enumerate(used[:8])
@@ -57,9 +54,6 @@ def draw_plan(axis: Any, plan: Plan, counts: Sequence[float] | None = None) -> N
         fontsize=8,
         title_fontsize=8,
     )
-    axis.set_axis_off()
-    axis.set_aspect("equal")
-    axis.margins(0.08)
 
 
 def draw_rho(axis: Any, network: Network, n: int, budgets: Sequence[float] = BUDGETS) -> None:
@@ -83,6 +77,37 @@ def draw_advice(path: Path, network: Network, n: int, budget: float = 0.5) -> No
         axes[0, 0].set_title(f"{n} clients, budget {budget:g}")
         draw_rho(axes[0, 1], network, n)
         axes[0, 1].set_title("how fast neighbours agree")
+
+
+def draw_graph(topology: Peers, n: int, path: Path) -> None:
+    """Who is beside whom; with matchings, how often they talk."""
+    with panels(path, size=(6.2 if isinstance(topology, Matchings) else 4.4, 4.0)) as axes:
+        axis = axes[0, 0]
+        if isinstance(topology, Matchings):
+            draw_plan(axis, topology.plan(n))
+            axis.set_title(f"{n} clients, budget {topology.budget:g}")
+            return
+        ones = torch.ones(n, dtype=torch.int64)
+        receiver, sender, _ = topology.mixing({}, Cohort(torch.arange(n), ones, ones.double(), n, 0, 0)).links
+        graph = networkx.empty_graph(n)
+        graph.add_edges_from((i, j) for i, j in zip(receiver.tolist(), sender.tolist(), strict=True) if i < j)
+        place = _places(graph)
+        at = np.array([place[i] for i in range(n)])
+        for i, j in graph.edges:
+            axis.plot(*at[[i, j]].T, color=colour(0), linewidth=1.2, alpha=0.7, zorder=1)
+        _dots(axis, at)
+        axis.set_title(f"{n} clients, {graph.number_of_edges()} links")
+
+
+def _dots(axis: Any, at: Any) -> None:
+    """Clients as dots, with their numbers where there are few."""
+    large = len(at) <= 40
+    axis.scatter(*at.T, s=230 if large else 18, color="white", edgecolors="#333333", linewidths=1.0, zorder=2)
+    for i in range(len(at) if large else 0):
+        axis.text(*at[i], str(i), ha="center", va="center", fontsize=8, zorder=3)
+    axis.set_axis_off()
+    axis.set_aspect("equal")
+    axis.margins(0.08)
 
 
 def activation(topology: Matchings, seed: int, rounds: int, n: int) -> list[float]:

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import Mistake
 from ..report.figure import band, panels
+from ..report.participation import draw_participation
 from .table import Claim, Measure, Row, Table, Values, clearly, curves, first_reaching
 
 SELECTIONS = {"uniform": "uniform(n=20)", "active": "active(n=20)", "active, weighed": "active(n=20, weigh=true)"}
@@ -113,8 +115,16 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
             axis.set_xlabel("round")
             axis.set_ylabel("area under ROC" if metric == "auc" else "test accuracy")
         axes[0, 0].legend(loc="lower right")
-    return [(name, "Uniform against active selection, mean and one standard deviation over the seeds; dashed: the "
-                   "target. On unipen62 the curves end where the first seed arrives.")]  # fmt: skip
+    figures = [(name, "Uniform against active selection, mean and one standard deviation over the seeds; dashed: the "
+                      "target. On unipen62 the curves end where the first seed arrives.")]  # fmt: skip
+    task, name = f"{RARE}, lr 0.02", "active-participation.png"
+    caption = f"How often clients took part ({task}), mean over the seeds. Dashed: all equally often."
+    try:
+        draw_participation({words: runs[_name(task, words)] for words in list(SELECTIONS)[:2]}, out / name)
+        figures.append((name, caption))
+    except (KeyError, ValueError, Mistake):  # not run, or by an older version: the figure stays as it was
+        figures += [(name, caption)] if (out / name).is_file() else []
+    return figures
 
 
 RATES = tuple(task for task in TASKS if task != WRITERS)

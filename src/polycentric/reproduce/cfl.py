@@ -103,7 +103,7 @@ def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
     from ..cells import ended
     from ..errors import Mistake
     from ..record import Folder
-    from ..report.clusters import draw_similarity
+    from ..report.clusters import draw_similarity, draw_splits
     from ..report.figure import band, panels
 
     figures = []
@@ -124,6 +124,10 @@ def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
             right.set_xlim(-0.2, 1.2)
             right.set_title("every client at the end, %")
         figures.append(("cfl-rounds.png", "Accuracy over the rounds, and of every client at the end, all seeds."))
+    name, caption = "cfl-splits.png", "Seed 0: cosines of updates as they were when a cluster split, and their tree."
+    kept = Folder(runs["Clustered"][0]).read_tensors("splits.safetensors") if runs["Clustered"] else {}
+    if draw_splits(kept, out / name) or (out / name).is_file():  # an older run has not kept them
+        figures.append((name, caption))
     name, caption = "cfl-similarity.png", "Seed 0 at the end: cosines of updates from one common start, and their tree."
     try:
         if runs["Clustered"] and draw_similarity(ended(Folder.open(runs["Clustered"][0]), "auto"), out / name):

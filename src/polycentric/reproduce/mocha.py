@@ -11,9 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..cells import settings_of
+from ..clock import Delays, Load
+from ..data import Federation
+from ..errors import Mistake
+from ..loop import Run
 from ..record import Folder
 from ..report.curves import rows_of
-from ..report.figure import band, panels
+from ..report.figure import band, colour, panels
+from ..select import Everyone, Stragglers
 from .table import Claim, Row, Table, Values
 
 ROUNDS = 200
@@ -87,6 +93,72 @@ def _trouble(values: Values) -> tuple[bool | None, str]:
     return all(error <= without + 0.2 for error in mean.values()), f"{shown}, without trouble {without:.2f} %"
 
 
+# The authors' model of time, in units of a flop: eight for a coordinate step, and so many for a round on a link.
+FLOPS, LINKS = 8.0, {"WiFi": 10.0, "LTE": 100.0, "3G": 1000.0}
+
+
+def times(run: Run, rounds: int, link: float, slow: bool, waits: bool) -> list[float]:
+    """When every round of MOCHA ends, by `Delays(compute=8, link=link)`; nothing is trained.
+
+    `slow`: machines have a speed u_k, anew in every round, uniform on [0.1, 1], as `stragglers=1` draws it. MOCHA takes
+    what they get done, u_k of their steps; who `waits` lets everyone do all steps, in 1 / u_k of the time.
+    """
+    exchange, clock, now, out = run.method.at(0)[0], Delays(compute=FLOPS, link=link), 0.0, []
+    for round in range(rounds):
+        everyone = run.clients.everyone(round)
+        cohort = exchange.select(run.state.memory, everyone)
+        load = Load(exchange, run.state, cohort, run.clients.task.width)
+        needs = clock.needs(load)
+        if slow and waits:
+            speed = Stragglers(Everyone(), 1.0, least=0.1)(run.state.memory, everyone).effort.double()[cohort.index]
+            needs = needs + clock.at_client(load) * (1 / speed - 1)
+        now += float(needs.max()) if len(cohort) else 0.0
+        out.append(now)
+    return out
+
+
+def _draw_times(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
+    """The gap over simulated time, for three links."""
+    kinds = {  # words -> row, machines are slow, all wait for them
+        "fixed accuracy: all wait for the slow": ("related, random windows", True, True),
+        "MOCHA: the slow do less": ("related, random windows, stragglers", True, False),
+        "half absent, nobody slow": ("related, random windows, half of them absent", False, False),
+    }
+    name = "mocha-time.png"
+    caption = (
+        "The gap over simulated time, a line for each seed: a coordinate step costs 8, and a round 10 (WiFi), 100 "
+        "(LTE) or 1,000 (3G) more on the link. Machines have a tenth of their speed to all of it, drawn anew in every "
+        "round: either all do their share of the steps and everybody waits, or the slow ones do less, as in MOCHA. The "
+        "third is the run with half of the subjects absent from every round, the others at full speed."
+    )
+    if not all(done.get(row) for row, *_ in kinds.values()):
+        return []
+    data: dict[int, Federation] = {}  # the three rows have theirs in common
+    try:
+        with panels(out / name, 1, len(LINKS), size=(3.7, 3.2)) as axes:
+            for number, (words, (row, slow, waits)) in enumerate(kinds.items()):
+                for seed, folder in enumerate(done[row]):
+                    settings = settings_of(Folder.open(folder))
+                    prepared = settings.prepare(data.get(settings.seed))
+                    data[settings.seed] = prepared.federation
+                    rows = [line for line in rows_of(folder) if "gap" in line]
+                    ends = times(prepared, rows[-1]["round"], 0.0, slow, waits)
+                    for axis, link in zip(axes[0], LINKS.values(), strict=True):
+                        at = [ends[line["round"] - 1] + link * line["round"] for line in rows]
+                        label = words if axis is axes[0, 0] and not seed else None
+                        axis.plot(at, [line["gap"] for line in rows], linewidth=1.0, color=colour(number), label=label)
+            for axis, (words, link) in zip(axes[0], LINKS.items(), strict=True):
+                axis.set_xscale("log")
+                axis.set_yscale("log")
+                axis.set_title(f"{words}: {link:,.0f} a round")
+                axis.set_xlabel("simulated time, flops")
+            axes[0, 0].set_ylabel("duality gap, sum over tasks")
+            axes[0, -1].figure.legend(loc="outside lower center", ncols=3)
+    except Mistake:  # the data are not here: the figure stays as it was
+        return [(name, caption)] if (out / name).is_file() else []
+    return [(name, caption)]
+
+
 def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
     """The gap over rounds, and how subjects are related."""
     figures = []
@@ -112,6 +184,7 @@ def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]
             "covariance is found anew, every ten rounds. Right: test error."
         )
         figures.append(("mocha-gap.png", caption))
+    figures += _draw_times(out, done)
     related = [name for name in ("related, random windows", "related, random windows, skewed") if done.get(name)]
     if related:
         with panels(out / "mocha-covariance.png", 1, len(related), size=(4.2, 3.5)) as axes:

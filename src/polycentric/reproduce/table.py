@@ -84,6 +84,14 @@ class Result:
     command: str
 
 
+@dataclass(frozen=True)
+class Written:
+    """A table's page, and the rows that some runs are missing of."""
+
+    path: Path
+    missing: tuple[str, ...]
+
+
 def reproduce_table(
     table: Table,
     out: Path,
@@ -95,38 +103,46 @@ def reproduce_table(
     device: str = "auto",
     jobs: int = 1,
     bar: Callable[[int], AbstractContextManager[Told]],
-) -> Path:
+) -> Written:
     """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs.
 
-    `cached` runs nothing: the table is written from the runs that are finished, and says what is missing.
+    `only` runs some rows, `cached` none. The page always has every row, from all runs that are finished, and says
+    what is missing; a page that has more runs than are here is not written over.
     """
-    rows = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
-    if not rows:
+    asked = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
+    if not asked:
         there = "; ".join(row.setting for row in table.rows)
         raise Mistake(f"no row of {table.name} has a setting with {' or '.join(only)}; there are: {there}")
-    cells = {
-        row.setting: [Settings.of({**row.settings, "seed": k, "device": device}) for k in range(seeds or table.seeds)]
-        for row in rows
+    wanted, parent = seeds or table.seeds, runs / (table.shares or table.name)
+
+    def cell(row: Row, seed: int) -> Settings:
+        return Settings.of({**row.settings, "seed": seed, "device": device})
+
+    to_run = {} if cached else {digest(c): c for row in asked for c in (cell(row, k) for k in range(wanted))}
+    cells = {  # seeds beyond those asked for are shown where they are there
+        row.setting: [
+            c for k in range(max(wanted, table.seeds)) if finished(c := cell(row, k), parent) or digest(c) in to_run
+        ]
+        for row in table.rows
     }
-    parent = runs / (table.shares or table.name)
-    measures = {row.setting: row.measure for row in rows}
-    if not cached:
-        every = list({digest(cell): cell for row in cells.values() for cell in row}.values())
-        every.sort(key=lambda cell: (cell.data, cell.partition or "", cell.seed))  # data are read once for their cells
-        with bar(len(every)) as told:
-            run_cells(every, parent, jobs=jobs, told=told)
-    elif not any(finished(cell, parent) for row in cells.values() for cell in row):
+    if not any(cells.values()):
         raise Mistake(
             f"no run of {table.name} is finished in {parent}, so there is nothing to write: leave out --cached"
         )
+    _nothing_lost(table, out, parent, {setting: len(mine) for setting, mine in cells.items()})
+    if not cached:
+        # data are read once for their cells
+        every = sorted(to_run.values(), key=lambda c: (c.data, c.partition or "", c.seed))
+        with bar(len(every)) as told:
+            run_cells(every, parent, jobs=jobs, told=told)
     values: dict[str, list[float]] = {}
-    for setting, mine in cells.items():
-        found = [(finished(cell, parent), home(cell, parent)) for cell in mine]
-        measure = measures[setting] or table.measure
-        values[setting] = [
+    for row in table.rows:
+        found = [(finished(c, parent), home(c, parent)) for c in cells[row.setting]]
+        measure = row.measure or table.measure
+        values[row.setting] = [
             measure(s | {"run_dir": str(where)}) if "metrics" in s else math.nan for s, where in found if s is not None
         ]
-    results = [_result(table, row, values[row.setting], len(cells[row.setting])) for row in rows]
+    results = [_result(table, row, values[row.setting], wanted) for row in table.rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
     (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
@@ -135,8 +151,23 @@ def reproduce_table(
     if table.draw:
         done = {s: [home(c, parent) for c in mine if finished(c, parent)] for s, mine in cells.items()}
         figures = table.draw(out, done)
-    path.write_text(page(table, results, values, figures, rows), encoding="utf-8")
-    return path
+    path.write_text(page(table, results, values, figures, table.rows), encoding="utf-8")
+    return Written(path, tuple(result.setting for result in results if result.seeds < wanted))
+
+
+def _nothing_lost(table: Table, out: Path, parent: Path, numbers: Mapping[str, int]) -> None:
+    """Refuse to write over a page that has runs which are not here."""
+    path = out / f"{table.name}.json"
+    try:
+        before = {row["setting"]: row["seeds"] for row in json.loads(path.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # no page yet, or none of ours
+    lost = [setting for setting, n in numbers.items() if before.get(setting, 0) > n]
+    if lost:
+        raise Mistake(
+            f"{path} has more runs than {parent} of {'; '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: "
+            "writing it would lose them. Write elsewhere with --out, or run all rows with as many --seeds"
+        )
 
 
 def clearly(differences: Sequence[float]) -> bool | None:

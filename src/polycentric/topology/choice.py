@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from ..cohort import Cohort
 from ..errors import require
-from ..mixing import Mixing
-from ..stack import Stacks
+from ..mixing import Links, Mixing
+from ..stack import Layout, Stacks
+from .clusters import clipped
 from .verbs import Topology
 
 
@@ -19,6 +21,7 @@ class Choice(Topology):
 
     up: the mean of those who chose a center, by clients or (`weighted`) by examples. `over_all`: divided by all who
     take part, so that a center moves by the share of clients that chose it (the paper's gradient averaging).
+    There are never more centers than clients; candidates beyond are the last one again, never win and are not sent.
     """
 
     k: int
@@ -35,8 +38,12 @@ class Choice(Topology):
         return self.over_all
 
     def n_centers(self, n_clients: int) -> int:
-        """K."""
-        return self.k
+        """K, or as many as there are clients."""
+        return min(self.k, max(1, n_clients))
+
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
+        """Has no more centers than there are clients."""
+        return replace(self, k=clipped(self.k, n_clients))
 
     def remembers(self, n_clients: int) -> Stacks:
         """The center every client chose last; the first, until it has chosen."""
@@ -45,9 +52,16 @@ class Choice(Topology):
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """A column of ones for a candidate; for `model`, the center the client chose last."""
         if name.startswith("candidate"):
-            here = torch.full((len(cohort),), int(name.removeprefix("candidate")))
+            here = torch.full((len(cohort),), min(_number(name), self.k - 1))
             return Mixing.gather(here, self.k, of="model")
         return Mixing.gather(memory["assignment"].cpu()[cohort.index], self.k)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A row on every link; nothing for a candidate beyond the centers."""
+        again = name.startswith("candidate") and _number(name) >= self.k
+        return super().carried(
+            memory, cohort, name, Mixing.gather(cohort.index[:0], self.k) if again else mixing, width
+        )
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Where they chose to be."""
@@ -60,3 +74,7 @@ class Choice(Topology):
         if self.over_all:
             return Mixing.scatter(place, self.k, weight / weight.sum().clamp(min=1e-300), "keep")
         return Mixing.scatter(place, self.k, weight)
+
+
+def _number(candidate: str) -> int:
+    return int(candidate.removeprefix("candidate"))

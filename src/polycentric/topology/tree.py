@@ -20,6 +20,7 @@ from .clusters import inner_products
 from .verbs import Topology
 
 Linkage = Literal["single", "complete", "average"]
+SHOWN = 120  # clients, at most, whose similarities at every split are kept: more could not be seen
 
 
 class Split(NamedTuple):
@@ -50,6 +51,9 @@ class Splitting(Topology):
     nobody is averaged into: the model to fall back to, and the one a client waits at that was absent when its cluster
     split. When such a client next takes part, it trains from there, and goes to the child whose way since
     (c_child - c_p) its update is most alike.
+
+    Of up to 120 clients every split is remembered: `splits` (round, center), and `split_alike`, the a_ij it was decided
+    by: zero, on the diagonal too, for those who were not there.
     """
 
     eps1: float = 0.25
@@ -75,8 +79,13 @@ class Splitting(Topology):
         return 1
 
     def remembers(self, n_clients: int) -> Stacks:
-        """Where every client is, which child it goes to, its last |D_i| and |mean D|, and every center's parent."""
-        return {
+        """Where every client is, which child it goes to, its last |D_i| and |mean D|, every center's parent; splits."""
+        alike = {
+            "alike": torch.zeros(n_clients, n_clients),  # a_ij where a cluster is about to split
+            "splits": torch.zeros(0, 2, dtype=torch.int64),
+            "split_alike": torch.zeros(0, n_clients, n_clients),
+        }
+        return (alike if n_clients <= SHOWN else {}) | {
             "assignment": torch.zeros(n_clients, dtype=torch.int64),
             "child": torch.zeros(n_clients, dtype=torch.int64),  # 0: stays; 1, 2: to the first, second child
             "norm": torch.zeros(n_clients, dtype=torch.float64),
@@ -102,6 +111,7 @@ class Splitting(Topology):
         at, parent = memory["assignment"].cpu()[cohort.index], memory["parent"].cpu()
         child = torch.zeros(len(cohort), dtype=torch.int64)
         norm, mean_norm = (torch.zeros(len(cohort), dtype=torch.float64) for _ in range(2))
+        alike = torch.zeros(len(cohort), cohort.n_clients if "alike" in memory else 0)
         for center in sorted(set(at.tolist())):
             mine = (at == center).nonzero()[:, 0]
             rows, here = sent["model"][mine.to(sent["model"].device)], centers["model"][center]
@@ -116,7 +126,10 @@ class Splitting(Topology):
             scale = max(float(memory["scale"]), float(norm[mine].max())) if self.relative else 1.0
             if cohort.round > self.t_min and (split := self.split(products, float(mean_norm[mine[0]]), scale)):
                 child[mine] = 1 + split.second.long()
-        return {"child": child, "norm": norm, "mean_norm": mean_norm}
+                if "alike" in memory:
+                    alike[mine[:, None], cohort.index[mine]] = cosines(products).float()
+        seen = {"alike": alike} if "alike" in memory else {}
+        return {"child": child, "norm": norm, "mean_norm": mean_norm} | seen
 
     def split(self, products: Tensor, mean: float, scale: float = 1.0) -> Split | None:
         """The two parts of a cluster, if it is to split."""
@@ -149,11 +162,23 @@ class Splitting(Topology):
             if not bool((parent == center).any()):
                 parent = torch.cat([parent, torch.tensor([center, center])])
                 centers = {name: torch.cat([rows, rows[[center, center]]]) for name, rows in centers.items()}
+                memory = memory | self.recorded(memory, arrived.round, center, moves)
             place[moves] = (parent == center).nonzero()[:, 0][child[moves] - 1]
         norm = memory["norm"].cpu()[arrived.index]
         scale = torch.maximum(memory["scale"].cpu(), norm.max()) if len(norm) else memory["scale"]
         new = {"assignment": place, "parent": parent, "child": torch.zeros_like(child), "scale": scale}
         return memory | new, centers
+
+    @staticmethod
+    def recorded(memory: Stacks, round: int, center: int, moves: Tensor) -> Stacks:
+        """One split more: when, of which center, and how alike its members were."""
+        if "alike" not in memory:
+            return {}
+        alike = torch.where(moves[:, None] & moves, memory["alike"].cpu(), 0)
+        return {
+            "splits": torch.cat([memory["splits"].cpu(), torch.tensor([[round, center]])]),
+            "split_alike": torch.cat([memory["split_alike"].cpu(), alike[None]]),
+        }
 
 
 def bipartition(similarity: Tensor, linkage: Linkage = "single") -> Split:
