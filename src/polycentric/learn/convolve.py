@@ -365,7 +365,8 @@ def product_tile(line: int, out: int, rows: int) -> Tile:
 
 def weigh_tile(inner: int, out: int) -> Tile:
     """The tile for a slope in weights."""
-    return Tile(min(64, max(16, _power(out))), min(64, max(16, _power(inner))), 32)
+    rows, columns = min(64, max(16, _power(out))), min(128, max(16, _power(inner)))
+    return Tile(rows, columns, 32, 8 if rows * columns == 8192 else 4)
 
 
 def precision() -> str:

@@ -118,7 +118,8 @@ def weigh(
 ):
     """x is (client, image, XC, XH, XW), g is (client, image, GC, GH, GW), v is (part, client, GC, XC, KH, KW).
 
-    v is in float32. Here the sum is over pixels, so it is pixels that lie together in x and in g.
+    v is in float32. Here the sum is over pixels, so it is pixels that lie together in x and in g, and that threads side
+    by side read; pixels are the first axis of `right` for that reason.
     """
     K: tl.constexpr = XC * KH * KW
     TILES: tl.constexpr = (GC + BM - 1) // BM
@@ -142,8 +143,8 @@ def weigh(
         place = tl.max_contiguous(tl.multiple_of(image * (GC * GH * GW) + pixel, TOGETHER), TOGETHER)
         x_place = (image * (XC * XH) + (pixel // GW) * SH) * XW + (pixel % GW) * SW
         left = tl.load(g + (g_place[:, None] + place[None, :]), mask=m[None, :] < rows, other=0.0)
-        moved = tl.load(x + (move[:, None] + x_place[None, :]), mask=m[None, :] < rows, other=0.0)
-        total = tl.dot(left, tl.trans(moved), total, input_precision=PRECISION)
+        right = tl.load(x + (x_place[:, None] + move[None, :]), mask=m[:, None] < rows, other=0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
 
     v += (tl.program_id(2) * clients + client) * (GC * K)
     tl.store(v + (o[:, None] * K + k[None, :]), total, mask=(o[:, None] < GC) & (k[None, :] < K))
