@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -243,6 +243,14 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
+class Frame(NamedTuple):
+    """Zeros around images: its height and width, where the first pixel lies, and how far it is to the next."""
+
+    size: Pair
+    first: Pair
+    step: Pair = (1, 1)
+
+
 def _product(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> Tensor:
     if _backend(x, w) == "triton":
         return product(x, w, b, how)
@@ -252,7 +260,8 @@ def _product(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> Tensor:
 
 
 def _slope_in_x(g: Tensor, w: Tensor, how: Geometry) -> Tensor:
-    if _backend(g, w) == "triton":
+    within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
+    if within and _backend(g, w) == "triton":
         return slope_in_x(g, w, how)
     c, images = g.shape[:2]
     size = (images, c * w.shape[2], *how.image)
@@ -278,74 +287,57 @@ def _apart(images: Tensor, clients: int) -> Tensor:
     return torch.unflatten(images, 1, (clients, -1)).transpose(0, 1)
 
 
-def product(
-    x: Tensor, w: Tensor, b: Tensor | None, how: Geometry, tile: Tile | None = None, last: bool | None = None
-) -> Tensor:
-    """Every client's convolution, by our kernel.
-
-    `last`: the channels of an image are laid together first, which costs a copy and makes reading it faster.
-    """
-    return _multiply(x, w.permute(0, 1, 3, 4, 2), b, how, how.result, False, tile, last)
+def product(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry, tile: Tile | None = None) -> Tensor:
+    """Every client's convolution, by our kernel."""
+    (height, width), (ph, pw) = how.image, how.padding
+    frame = Frame((height + 2 * ph, width + 2 * pw), how.padding)
+    return _multiply(x, frame, w.permute(0, 1, 3, 4, 2), b, how.result, how.stride, tile)
 
 
-def slope_in_x(g: Tensor, w: Tensor, how: Geometry, tile: Tile | None = None, last: bool | None = None) -> Tensor:
-    """The slope in the images, by our kernel."""
-    return _multiply(g, w.permute(0, 2, 3, 4, 1), None, how, how.image, True, tile, last)
+def slope_in_x(g: Tensor, w: Tensor, how: Geometry, tile: Tile | None = None) -> Tensor:
+    """The slope in the images: a convolution too, of g with zeros between its pixels, the weight turned round."""
+    (height, width), (kh, kw), (ph, pw) = how.image, how.kernel, how.padding
+    frame = Frame((height + kh - 1, width + kw - 1), (kh - 1 - ph, kw - 1 - pw), how.stride)
+    return _multiply(g, frame, w.flip(3, 4).permute(0, 2, 3, 4, 1), None, how.image, (1, 1), tile)
 
 
 def _multiply(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    how: Geometry,
-    size: Pair,
-    turned: bool,
-    tile: Tile | None,
-    last: bool | None,
+    x: Tensor, frame: Frame, w: Tensor, b: Tensor | None, size: Pair, stride: Pair, tile: Tile | None
 ) -> Tensor:
     from . import kernels
 
-    (c, images, channels), out = x.shape[:3], w.shape[1]
-    tile, last = tile or product_tile(channels, out), channels >= 16 if last is None else last
-    x, x_client = _laid(x.permute(0, 1, 3, 4, 2) if last else x)
-    w, w_client = _laid(w)
-    b, b_client = (x, 0) if b is None else _laid(b)
-    biased = b is not x
-    y = torch.empty((c, images, out, *size), dtype=x.dtype, device=x.device)
+    (c, images, channels), (out, *kernel) = x.shape[:3], w.shape[1:4]
     rows = images * size[0] * size[1]
+    y = torch.empty((c, images, out, *size), dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
-    sides = how.result if turned else how.image
+    tile = tile or product_tile(kernel[1] * channels, out, c * rows)
+    x, x_client = _laid(x, frame, last=True)
+    w, w_client = _laid(w)
+    (bias, b_client), biased = (x, 0) if b is None else _laid(b), b is not None
     grid = (-(-rows // tile.rows) * -(-out // tile.columns), c)
     with _on(x):
         kernels.product[grid](
-            *(x, w, b, y, rows, x_client, w_client, b_client),
-            *(channels, *sides, out, *size, *how.kernel, *how.stride, *how.padding),
-            *(turned, last, biased, precision(), tile.rows, tile.columns, tile.inner),
+            *(x, w, bias, y, rows, x_client, w_client, b_client),
+            *(channels, *frame.size, out, *size, *kernel, *stride),
+            *(biased, precision(), tile.rows, tile.columns, tile.inner),
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
     return y
 
 
-def slope_in_w(
-    x: Tensor, g: Tensor, how: Geometry, tile: Tile | None = None, parts: int | None = None, framed: bool = False
-) -> Tensor:
-    """The slope in the weights, by our kernel: sums over some pixels each, then the sum of those sums.
-
-    `framed`: zeros are laid around the images first, which costs a copy and spares the kernel from looking for borders.
-    """
+def slope_in_w(x: Tensor, g: Tensor, how: Geometry, tile: Tile | None = None, parts: int | None = None) -> Tensor:
+    """The slope in the weights, by our kernel: sums over some pixels each, then the sum of those sums."""
     from . import kernels
 
-    if framed and how.padding != (0, 0):
-        (h, w), (ph, pw) = how.image, how.padding
-        x = F.pad(x[:1] if x.stride(0) == 0 else x, (pw, pw, ph, ph)).expand(len(x), -1, -1, -1, -1)
-        how = replace(how, image=(h + 2 * ph, w + 2 * pw), padding=(0, 0))
+    (height, width), (ph, pw) = how.image, how.padding
+    frame = Frame((height + 2 * ph, width + 2 * pw), how.padding)
     c, images, channels = x.shape[:3]
     out, rows = g.shape[2], images * how.result[0] * how.result[1]
     inner = channels * how.kernel[0] * how.kernel[1]
     tile = tile or weigh_tile(inner, out)
-    (x, x_client), (g, g_client) = _laid(x), _laid(g)
+    (x, x_client), (g, g_client) = _laid(x, frame), _laid(g)
     tiles = -(-out // tile.rows) * -(-inner // tile.columns)
     parts = parts or max(1, min(-(-BUSY // max(1, c * tiles)), rows // (8 * tile.inner)))
     part = max(1, -(-rows // (parts * tile.inner))) * tile.inner  # a whole number of times round the kernel's loop
@@ -356,7 +348,7 @@ def slope_in_w(
     with _on(x):
         kernels.weigh[(tiles, c, parts)](
             *(x, g, v, rows, part, c, x_client, g_client),
-            *(channels, *how.image, out, *how.result, *how.kernel, *how.stride, *how.padding),
+            *(channels, *frame.size, out, *how.result, *how.kernel, *how.stride),
             *(precision(), tile.rows, tile.columns, tile.inner),
             num_warps=tile.warps,
             num_stages=tile.stages,
@@ -364,15 +356,17 @@ def slope_in_w(
     return (v[0] if parts == 1 else v.sum(0)).to(x.dtype)
 
 
-def product_tile(channels: int, out: int) -> Tile:
-    """The tile for a product over so many channels and taps: chosen by shape, never by a stopwatch."""
+def product_tile(line: int, out: int, rows: int) -> Tile:
+    """The tile for a product, with so many numbers under a row of the kernel: by shape, never by a stopwatch."""
     columns = min(128, max(16, _power(out)))
-    return Tile(128, columns, 32 if channels % 32 == 0 or channels < 16 else 16, 4)
+    few = rows * -(-out // columns) < 64 * BUSY  # smaller tiles, so that there are programs enough
+    return Tile(64 if few else 128, columns, 16 if line % 32 == 16 else 32)
 
 
 def weigh_tile(inner: int, out: int) -> Tile:
     """The tile for a slope in weights."""
-    return Tile(min(64, max(16, _power(out))), min(128, max(16, _power(inner))), 32, 4)
+    rows, columns = min(64, max(16, _power(out))), min(128, max(16, _power(inner)))
+    return Tile(rows, columns, 32, 8 if rows * columns == 8192 else 4)
 
 
 def precision() -> str:
@@ -396,12 +390,26 @@ def _worth(x: Tensor, weight: Tensor) -> bool:
     return x.is_cuda and x.dtype == weight.dtype and x.dtype in NUMBERS
 
 
-def _laid(stack: Tensor) -> tuple[Tensor, int]:
-    """A stack as kernels read it, and how far it is from client to client: 0 if all have the same."""
-    if stack.stride(0) == 0:
-        return stack[:1].contiguous(), 0
+def _laid(stack: Tensor, frame: Frame | None = None, last: bool = False) -> tuple[Tensor, int]:
+    """A stack as kernels read it, and how far it is from client to client: 0 if all have the same.
+
+    With a frame it has zeros around its images; with `last` their channels lie together, otherwise their pixels do.
+    """
+    shared = stack.stride(0) == 0
+    stack = stack[:1] if shared else stack
+    if frame is not None:
+        (height, width), (top, left), (sh, sw) = frame
+        if (height, width) != _sides(stack):
+            c, images, channels, h, w = stack.shape
+            size = (c, images, height, width, channels) if last else (c, images, channels, height, width)
+            framed = stack.new_zeros(size)
+            inside = framed.permute(0, 1, 4, 2, 3) if last else framed
+            inside[..., top : top + h * sh : sh, left : left + w * sw : sw] = stack
+            stack = framed
+        elif last:
+            stack = stack.permute(0, 1, 3, 4, 2)
     stack = stack.contiguous()
-    return stack, stack.stride(0)
+    return stack, 0 if shared else stack.stride(0)
 
 
 def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:

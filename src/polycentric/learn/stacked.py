@@ -2,10 +2,10 @@
 
 Clients of unequal size take unequal numbers of steps. The block is sorted by steps, so that at step s the
 clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away. The
-steps between two departures are a *stretch*, all of one shape; on a GPU the step of a shape that comes often is
-captured once as a CUDA graph and replayed, since launching a step's many small kernels costs more than running them. A
-captured step and a launched one give the same bits, so it does not matter when a capture is made. Convolutions run as
-kernels of our own there (`convolve`).
+steps between two departures are a *stretch*, all of one shape; on a GPU the steps of a shape that comes often are
+captured once as CUDA graphs and replayed, several in a row, since launching a step's many small kernels costs more than
+running them. A captured step and a launched one give the same bits, so it does not matter when a capture is made.
+Convolutions run as kernels of our own there (`convolve`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from .executor import Client, Learner
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
 LONG = 8  # steps in a row that make a capture worth its cost
+RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
 OFTEN = 32  # steps of one shape, in all, that do
 COPIES = 2 << 30  # bytes of rows that captures may hold; their working memory they share: one is at work at a time
 
@@ -102,7 +104,8 @@ class Stacked:
             self.graphs[key] = Captured(
                 lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0], self.pool
             )
-        return self.graphs[key].run(carry, rows, (index[s] for s in steps), (weight[s] for s in steps))
+        at = slice(steps.start, steps.stop)
+        return self.graphs[key].run(carry, rows, index[at], weight[at])
 
     def _worth_it(self, key: object, steps: int, held: Stacks) -> bool:
         """Whether a shape should be captured; a long stretch makes room for itself, a frequent shape does not."""
@@ -125,7 +128,7 @@ class Stacked:
 
 
 class Captured:
-    """One step of one shape as a CUDA graph: its inputs stand in fixed places, its outputs overwrite them."""
+    """Steps of one shape as CUDA graphs: inputs stand in fixed places, and the last outputs overwrite them."""
 
     def __init__(
         self,
@@ -136,32 +139,55 @@ class Captured:
         weight: Tensor,
         pool: Any,
     ) -> None:
+        self.step, self.pool = step, pool
         self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
         self.bytes = _bytes(carry | rows)
-        self.index, self.weight = index.clone(), weight.clone()
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries set themselves up before anything is captured
-            for _ in range(2):
-                step(self.carry, self.rows, self.index, self.weight)
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
-            new = step(self.carry, self.rows, self.index, self.weight)
-            for name, value in new.items():
-                self.carry[name].copy_(value)
+        self.index, self.weight = (t.expand(RUNS[0], *t.shape).clone() for t in (index, weight))
+        self.replays: dict[int, Callable[[], object]] = {}  # by how many steps they take
+        settled(partial(step, self.carry, self.rows, self.index[0], self.weight[0]))
 
-    def run(self, carry: Stacks, rows: Stacks, indices: Iterator[Tensor], weights: Iterator[Tensor]) -> Stacks:
-        """Replay the step for every batch."""
+    def run(self, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
+        """All steps of (steps, clients, ...) batches, in as few replays as there are graphs for."""
         for mine, given in ((self.carry, carry), (self.rows, rows)):
             for name, value in given.items():
                 mine[name].copy_(value)
-        for index, weight in zip(indices, weights, strict=True):
-            self.index.copy_(index)
-            self.weight.copy_(weight)
-            self.graph.replay()
+        first, n = 0, len(index)
+        while first < n:
+            run = next(length for length in RUNS if length <= n - first)
+            self.index[:run].copy_(index[first : first + run])
+            self.weight[:run].copy_(weight[first : first + run])
+            if run not in self.replays:
+                self.replays[run] = recorded(partial(self._take, run), self.pool)
+            self.replays[run]()
+            first += run
         return {name: value.clone() for name, value in self.carry.items()}
+
+    def _take(self, steps: int) -> None:
+        now = self.carry
+        for s in range(steps):
+            now = self.step(now, self.rows, self.index[s], self.weight[s])
+        for name, value in now.items():
+            self.carry[name].copy_(value)
+
+
+def settled(function: Callable[[], object]) -> None:
+    """Calls a function aside: libraries set themselves up before anything is captured."""
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(aside)
+
+
+def recorded(function: Callable[[], object], pool: Any) -> Callable[[], object]:
+    """What a function would do on a GPU, as a CUDA graph: every call does it."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        function()
+    replay: Callable[[], object] = graph.replay
+    return replay
 
 
 def stretches(steps: list[int]) -> Iterator[tuple[int, int, int]]:

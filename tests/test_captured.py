@@ -1,0 +1,123 @@
+"""Captured steps: the same bits as launched ones, in as few replays as there are graphs for, within their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from polycentric import Federation, Prox, Stacked, Task, Train
+from polycentric.cohort import Cohort
+from polycentric.learn import stacked
+from polycentric.learn.stacked import LONG, RUNS, Captured
+from polycentric.models import mlp
+from polycentric.stack import Stacks
+
+Make = Callable[..., Federation]
+SIZES = (100, 37, 37, 5)
+
+
+def on(device: str, blobs: Make, **changes: Any) -> tuple[Stacked, Stacked, Train, Stacks, Cohort]:
+    """Two executors of the same work, one that captures and one that does not."""
+    federation = blobs(SIZES, dtype=torch.float32).to(device)
+    task = Task.of(federation, lambda shape, n: mlp(shape, n, (5,)), device=device)
+    n = len(SIZES)
+    rows = {name: row.repeat(n, 1) + torch.arange(n, device=device)[:, None] / 8 for name, row in task.start().items()}
+    cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
+    captured, launched = Stacked(task, federation.train), Stacked(task, federation.train)
+    captured.captures, launched.captures = True, False
+    return captured, launched, Train(**{"lr": 0.05, "batch": 4} | changes), rows | {"start": rows["model"]}, cohort
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Without a GPU: a function is its own graph. What is recorded and replayed is written down."""
+    done: list[str] = []
+
+    def recorded(function: Any, pool: object) -> Callable[[], object]:
+        steps = function.args[0]
+        done.append(f"record {steps}")
+        return lambda: done.append(f"replay {steps}") or function()
+
+    monkeypatch.setattr(stacked, "settled", lambda function: function())
+    monkeypatch.setattr(stacked, "recorded", recorded)
+    return done
+
+
+@pytest.mark.parametrize("changes", [{}, {"momentum": 0.9, "terms": (Prox(0.5),)}, {"optimizer": "adam"}], ids=str)
+def test_captured_is_launched(changes: dict[str, Any], blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs, **changes)
+    given = {name: row.clone() for name, row in rows.items()}
+    for _ in range(3):
+        a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    assert all(torch.equal(rows[name], given[name]) for name in rows)
+    assert any(word.startswith("replay") for word in replays)
+
+
+def test_a_stretch_takes_few_replays_and_graphs_are_recorded_once(blobs: Make, replays: list[str]) -> None:
+    captured, _, train, rows, cohort = on("cpu", blobs)
+    captured(train, rows, cohort)  # steps 25, 10, 10, 2: stretches of 2, 8 and 15
+    assert replays == [
+        *("record 8", "replay 8"),  # three clients; the first two steps, of four, were launched
+        *("record 8", "replay 8", "record 2", "replay 2", "replay 2", "replay 2", "record 1", "replay 1"),
+    ]
+    replays.clear()
+    captured(train, rows, cohort)
+    assert replays == ["replay 8", "replay 8", "replay 2", "replay 2", "replay 2", "replay 1"]
+
+
+def test_a_short_stretch_that_comes_often_is_captured(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs, steps=3)
+    for _ in range(stacked.OFTEN // 3):
+        captured(train, rows, cohort)
+    assert not replays
+    a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+    assert replays == ["record 2", "replay 2", "record 1", "replay 1"]
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def test_a_long_stretch_makes_room_for_itself(blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs)
+    captured(train, rows, cohort)
+    largest = max(graph.bytes for graph in captured.graphs.values())
+    monkeypatch.setattr(stacked, "COPIES", largest)
+    captured.graphs.clear()
+    a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+    assert sum(graph.bytes for graph in captured.graphs.values()) <= largest and len(captured.graphs) == 1
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def test_any_number_of_steps_can_be_taken() -> None:
+    assert RUNS[-1] == 1 and list(RUNS) == sorted(RUNS, reverse=True) and RUNS[0] <= LONG
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 10, 27])
+def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> None:
+    def step(carry: Stacks, rows: Stacks, index: torch.Tensor, weight: torch.Tensor) -> Stacks:
+        return {"sum": 3 * carry["sum"] + index.sum(-1) * weight.sum(-1) + rows["row"]}
+
+    draw = torch.Generator().manual_seed(n)
+    index = torch.randint(0, 5, (n, 2, 4), generator=draw)
+    weight = torch.randint(0, 5, (n, 2, 4), generator=draw).double()
+    rows, carry = {"row": torch.ones(2).double()}, {"sum": torch.zeros(2).double()}
+    graph = Captured(step, carry, rows, index[0], weight[0], None)
+    expected = carry
+    for i, w in zip(index, weight, strict=True):
+        expected = step(expected, rows, i, w)
+    one, other, two = (graph.run(start, rows, index, weight)["sum"] for start in (carry, {"sum": torch.ones(2)}, carry))
+    assert torch.equal(one, expected["sum"]) and torch.equal(two, expected["sum"])
+    assert not torch.equal(one, other)
+    assert not carry["sum"].any()
+
+
+def test_on_a_gpu_captured_is_launched(blobs: Make) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    captured, launched, train, rows, cohort = on("cuda", blobs, momentum=0.9, terms=(Prox(0.5),))
+    for _ in range(3):
+        a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    assert [sorted(graph.replays) for graph in captured.graphs.values()] == [[8], [1, 2, 8]]
