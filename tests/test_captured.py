@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +69,24 @@ def test_a_stretch_takes_few_replays_and_graphs_are_recorded_once(blobs: Make, r
     replays.clear()
     captured(train, rows, cohort)
     assert replays == ["replay 8", "replay 8", "replay 2", "replay 2", "replay 2", "replay 1"]
+
+
+def test_an_executor_takes_its_graphs_with_it(blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(function: Callable[[], object], pool: object) -> Callable[[], object]:
+        function()  # a graph remembers kernels, and not who asked for them
+        return lambda: None
+
+    monkeypatch.setattr(stacked, "recorded", recorded)
+    captured, _, train, rows, cohort = on("cpu", blobs)
+    captured(train, rows, cohort)
+    gone = [weakref.ref(it) for it in (captured, *captured.graphs.values())]
+    gc.collect()
+    gc.disable()
+    try:
+        del captured
+        assert len(gone) > 1 and not any(it() for it in gone)  # at once, without a search for circles
+    finally:
+        gc.enable()
 
 
 def test_a_short_stretch_that_comes_often_is_captured(blobs: Make, replays: list[str]) -> None:

@@ -13,6 +13,7 @@ those of the looped executor.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,6 +34,7 @@ from .convolve import convolving
 from .executor import Client, Learner
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
+OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # the same, with the batch by index and weight
 LONG = 8  # steps in a row that make a capture worth its cost
 RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
 OFTEN = 32  # steps of one shape, in all, that do
@@ -100,12 +102,14 @@ class Stacked:
             for s in steps:
                 carry = step(carry, rows, self._batch(index[s], weight[s]))
             return carry
+
+        def one(carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
+            return step(carry, rows, self._batch(index, weight))
+
         if key not in self.graphs:
-            self.graphs[key] = Captured(
-                lambda c, r, i, w: step(c, r, self._batch(i, w)), carry, rows, index[0], weight[0], self.pool
-            )
+            self.graphs[key] = Captured(one, carry, rows, index[0], weight[0], self.pool)
         at = slice(steps.start, steps.stop)
-        return self.graphs[key].run(carry, rows, index[at], weight[at])
+        return self.graphs[key].run(one, carry, rows, index[at], weight[at])
 
     def _worth_it(self, key: object, steps: int, held: Stacks) -> bool:
         """Whether a shape should be captured; a long stretch makes room for itself, a frequent shape does not."""
@@ -128,18 +132,14 @@ class Stacked:
 
 
 class Captured:
-    """Steps of one shape as CUDA graphs: inputs stand in fixed places, and the last outputs overwrite them."""
+    """Steps of one shape as CUDA graphs: inputs stand in fixed places, and the last outputs overwrite them.
 
-    def __init__(
-        self,
-        step: Callable[[Stacks, Stacks, Tensor, Tensor], Stacks],
-        carry: Stacks,
-        rows: Stacks,
-        index: Tensor,
-        weight: Tensor,
-        pool: Any,
-    ) -> None:
-        self.step, self.pool = step, pool
+    The step is not kept: it knows the executor, and an executor that is known to its own graphs would not go, with all
+    their memory, when it is let go.
+    """
+
+    def __init__(self, step: OnBatch, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor, pool: Any) -> None:
+        self.pool = pool
         self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
         self.bytes = _bytes(carry | rows)
@@ -147,7 +147,7 @@ class Captured:
         self.replays: dict[int, Callable[[], object]] = {}  # by how many steps they take
         settled(partial(step, self.carry, self.rows, self.index[0], self.weight[0]))
 
-    def run(self, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
+    def run(self, step: OnBatch, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
         """All steps of (steps, clients, ...) batches, in as few replays as there are graphs for."""
         for mine, given in ((self.carry, carry), (self.rows, rows)):
             for name, value in given.items():
@@ -158,15 +158,15 @@ class Captured:
             self.index[:run].copy_(index[first : first + run])
             self.weight[:run].copy_(weight[first : first + run])
             if run not in self.replays:
-                self.replays[run] = recorded(partial(self._take, run), self.pool)
+                self.replays[run] = recorded(partial(self._take, run, step), self.pool)
             self.replays[run]()
             first += run
         return {name: value.clone() for name, value in self.carry.items()}
 
-    def _take(self, steps: int) -> None:
+    def _take(self, steps: int, step: OnBatch) -> None:
         now = self.carry
         for s in range(steps):
-            now = self.step(now, self.rows, self.index[s], self.weight[s])
+            now = step(now, self.rows, self.index[s], self.weight[s])
         for name, value in now.items():
             self.carry[name].copy_(value)
 
@@ -183,9 +183,14 @@ def settled(function: Callable[[], object]) -> None:
 
 def recorded(function: Callable[[], object], pool: Any) -> Callable[[], object]:
     """What a function would do on a GPU, as a CUDA graph: every call does it."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        function()
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()  # a graph that is collected while another is captured spoils that one
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            function()
+    finally:
+        if collects:
+            gc.enable()
     replay: Callable[[], object] = graph.replay
     return replay
 
