@@ -127,7 +127,9 @@ def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> N
     expected = carry
     for i, w in zip(index, weight, strict=True):
         expected = step(expected, rows, i, w)
-    one, other, two = (graph.run(start, rows, index, weight)["sum"] for start in (carry, {"sum": torch.ones(2)}, carry))
+    one, other, two = (
+        graph.run(step, start, rows, index, weight)["sum"] for start in (carry, {"sum": torch.ones(2)}, carry)
+    )
     assert torch.equal(one, expected["sum"]) and torch.equal(two, expected["sum"])
     assert not torch.equal(one, other)
     assert not carry["sum"].any()
