@@ -11,6 +11,7 @@ model. The writers' examples are shared by index (`Federation.tiled`), not copie
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from typing import Any
@@ -48,7 +49,7 @@ def main() -> None:
 
     done = run(method, data, model="logistic" if made else "mlp", rounds=rounds, watch=watch, fine_tune=0,
                evaluate_every=max(1, rounds // 5))  # fmt: skip
-    taken = sorted(b - a for a, b in zip(moments[1:-1], moments[2:], strict=True))
+    taken = sorted(b - a for a, b in itertools.pairwise(moments[1:]))
     print(
         json.dumps(
             {

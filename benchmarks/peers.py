@@ -7,11 +7,11 @@
 Every peer runs in an interpreter of its own (`benchmarks/peer/on_*.py`) and does a round when it is asked, in turns
 with ours, so that whatever else the machine does meets both; the fastest of each counts. Start-up and the first round,
 in which some compile, are told apart. All read the batches of our first round in our order, so a peer must end that
-round with our model: `apart` is the largest difference of a parameter, and more than 1e-4 ends the program.
+round with our model: `apart` is the largest difference of a parameter, and more than 1e-4 is an error (exit 1).
 
 On the processor everything is pinned to the first `--cores` cores, Flower's actors included. Who is not installed is
-passed over with a sentence. Ours is a round as `polycentric bench` has it: no evaluation, nothing written; nor do the
-peers evaluate.
+passed over with a sentence. `--peers loop` is a plain loop in a process of its own, to see what measuring adds. Ours is
+a round as `polycentric bench` has it: no evaluation, nothing written; nor do the peers evaluate.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from polycentric.machine import device_of, keep_freed_memory
 from polycentric.task import Task
 
 HERE = Path(__file__).resolve().parent
-PEERS = {"pfl": "pfl", "fedjax": "fedjax", "flower": "flwr"}  # and the module that must be there
+PEERS = {"pfl": "pfl", "fedjax": "fedjax", "flower": "flwr", "loop": "torch"}  # and the module that must be there
 SIZES = {  # clients, steps: on the processor, on a GPU
     "mlp": ((100, 3), (100, 10)),
     "femnist-cnn": ((32, 5), (100, 10)),
     "mnist-cnn": ((32, 5), (100, 10)),
     "logistic": ((100, 3), (100, 10)),
 }
-CLASSES = 62  # of all of them: mnist-cnn is then 5x5x32-5x5x64-512-62
+CLASSES = {"mnist-cnn": 62}  # so that it is 5x5x32-5x5x64-512-62
 NEAR = 1e-4
 
 
 def race_of(model: str, clients: int | None, steps: int | None, batch: int, device: torch.device) -> Race:
     """The work, with as many clients and steps as the model's target has where nothing else is asked."""
-    usual = SIZES[model][device.type == "cuda"]
-    work, steps = dataclasses.replace(WORK[model], classes=CLASSES), steps or usual[1]
+    work = dataclasses.replace(WORK[model], classes=CLASSES.get(model, WORK[model].classes))
+    usual = SIZES.get(model, ((work.clients, 3), (100, 10)))[device.type == "cuda"]
+    steps = steps or usual[1]
     data = federation(work, clients or usual[0], steps * batch).to(device)
     return Race(work, Task.of(data, model, device=device), data, steps, batch)
 
@@ -72,18 +73,21 @@ def write_work(race: Race, folder: Path, cores: int) -> None:
         "lr": LR,
         "device": str(race.task.device),
         "cores": cores,
-        "tf32": torch.backends.cudnn.allow_tf32,
+        "tf32": {"products": torch.backends.cuda.matmul.allow_tf32, "convolutions": torch.backends.cudnn.allow_tf32},
     }
     (folder / "work.json").write_text(json.dumps(told))
+
+
+class Failed(Exception):
+    """A peer did not do the work."""
 
 
 class Peer:
     """Another simulator in a process of its own."""
 
-    def __init__(self, name: str, python: str, folder: Path) -> None:
+    def __init__(self, name: str, python: str, path: str, folder: Path) -> None:
         self.name, self.folder, self.log = name, folder, folder / f"{name}.txt"
         self.began = time.perf_counter()
-        paths = [str(HERE.parent / "src"), str(HERE / "peer"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         one = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
         self.process = subprocess.Popen(
             [python, str(HERE / "peer" / f"on_{name}.py"), str(folder)],
@@ -91,7 +95,7 @@ class Peer:
             stdout=subprocess.PIPE,
             stderr=self.log.open("w"),
             text=True,
-            env=os.environ | one | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=surroundings(path) | one,
         )
 
     def round(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ class Peer:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise SystemExit(f"{self.name} ended early:\n{self.log.read_text()[-3000:]}")
+            raise Failed(f"{self.name} ended early:\n{self.log.read_text()[-3000:]}")
         return dict(json.loads(answer))
 
     def answer(self) -> dict[str, Tensor]:
@@ -122,9 +126,16 @@ class Peer:
             self.process.terminate()
 
 
-def is_there(name: str, python: str) -> bool:
+def surroundings(path: str) -> dict[str, str]:
+    """The environment of a peer's process: its packages first, then our models and whatever is on our path."""
+    ours = [str(HERE.parent / "src"), str(HERE / "peer"), os.environ.get("PYTHONPATH", "")]
+    whole = os.pathsep.join(filter(None, [path, *ours]))
+    return os.environ | {"PYTHONPATH": whole, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # the GPU is shared with ours
+
+
+def is_there(name: str, python: str, path: str) -> bool:
     probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{PEERS[name]}') is None)"
-    return subprocess.run([python, "-c", probe], check=False).returncode == 0
+    return subprocess.run([python, "-c", probe], env=surroundings(path), check=False).returncode == 0
 
 
 def timed(way: Callable[[], object], device: torch.device) -> float:
@@ -142,7 +153,8 @@ def compare(race: Race, way: Callable[[], Tensor], peer: Peer, repeats: int) -> 
     mine, theirs = way().flatten(), race.task.layouts["model"].row(peer.answer())
     apart = float((mine.cpu() - theirs.flatten()).abs().max())
     if apart > NEAR:
-        raise SystemExit(f"{peer.name} ends its first round {apart:.2g} from our model: not the same work\n{peer.log.read_text()[-3000:]}")
+        said = peer.log.read_text()[-3000:]
+        raise Failed(f"{peer.name} ends its first round {apart:.2g} from our model: not the same work\n{said}")
     ours, others = [], []
     for _ in range(repeats):
         ours.append(timed(way, race.task.device))
@@ -173,20 +185,21 @@ def main() -> None:
     parser.add_argument("--executors", nargs="*", help="of ours; by default those worth comparing for the model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cores", type=int, default=1, help="cores of the processor that everybody is pinned to")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--peers", nargs="*", default=["pfl", "fedjax", "flower"], choices=PEERS)
     for name in PEERS:
         parser.add_argument(f"--python-{name}", default=sys.executable, help=f"the interpreter that has {name}")
+        parser.add_argument(f"--path-{name}", default="", help=f"a folder of packages for {name} alone")
     asked = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
     device = device_of(asked.device)
     if device.type == "cpu" and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.cores])
-    there = []
+    there, failed = [], False
     for name in asked.peers:
-        python = getattr(asked, f"python_{name}")
-        if is_there(name, python):
-            there.append((name, python))
+        where = getattr(asked, f"python_{name}"), getattr(asked, f"path_{name}")
+        if is_there(name, *where):
+            there.append((name, where))
         else:
             print(f"{name} is not installed here and was passed over; docs/speed.md says how to make room for it")
     for model in asked.models:
@@ -199,14 +212,18 @@ def main() -> None:
               | ours["seconds"] | {"compile_seconds": sum(ours["compile_seconds"].values())})  # fmt: skip
         way, _ = race.ours(best)
         way()
-        for name, python in there:
+        for name, where in there:
             with tempfile.TemporaryDirectory() as folder:
                 write_work(race, Path(folder), asked.cores)
-                peer = Peer(name, python, Path(folder))
+                peer = Peer(name, *where, Path(folder))
                 try:
                     shown({"model": model, "work": work, **compare(race, way, peer, asked.repeats)})
+                except Failed as error:
+                    print(error, flush=True)
+                    failed = True
                 finally:
                     peer.end()
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""FedAvg in FedJAX: its own algorithm, gradients by JAX, batches in the order of the data."""
+"""FedAvg in FedJAX: its own algorithm, gradients by JAX, batches in the order of the data, which lie on the host."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ if not hasattr(jax, "tree_map"):
 
 import fedjax as fj
 
+FULL, SHORT = jax.lax.Precision.HIGHEST, jax.lax.Precision.DEFAULT  # the same on a processor; on a GPU, SHORT is TF32
+precision = {"products": FULL, "convolutions": FULL}
+
 
 def dense(params: Any, layer: str, x: Any) -> Any:
-    return x @ params[f"{layer}.weight"].T + params[f"{layer}.bias"]
+    product = jnp.matmul(x, params[f"{layer}.weight"].T, precision=precision["products"])
+    return product + params[f"{layer}.bias"]
 
 
 def convolved(params: Any, layer: str, x: Any) -> Any:
     """A convolution that keeps the size, ReLU, and the largest of every 2 x 2."""
     kernel, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
-    x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    orders, exact = ("NCHW", "OIHW", "NCHW"), precision["convolutions"]
+    x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=orders, precision=exact)
     x = jax.nn.relu(x + bias[:, None, None])
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
 
@@ -45,6 +50,7 @@ def loss(params: Any, batch: Any, rng: Any) -> Any:
 
 
 def play(work: Work, turns: Turns) -> None:
+    precision.update({what: SHORT if short else FULL for what, short in work.told["tf32"].items()})
     one_epoch = fj.ShuffleRepeatBatchHParams(batch_size=work.batch, num_epochs=1, skip_shuffle=True)
     sgd = fj.optimizers.sgd
     algorithm = fj.algorithms.fed_avg.federated_averaging(jax.grad(loss), sgd(work.lr), sgd(1.0), one_epoch)

@@ -1,4 +1,4 @@
-"""FedAvg in pfl-research: its simulated backend, every user's batches as slices of its tensors, on the work's device."""
+"""FedAvg in pfl-research: its simulated backend, a user's batches as slices of tensors that lie on the device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Gate(TrainingProcessCallback):
 
 def play(work: Work, turns: Turns) -> None:
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(work.told["tf32"])
+    torch.backends.cuda.matmul.allow_tf32 = work.told["tf32"]["products"]
+    torch.backends.cudnn.allow_tf32 = work.told["tf32"]["convolutions"]
     x, y = (torch.as_tensor(value).to(work.device) for value in (work.x, work.y))
     users = [Dataset([x[k], y[k]], user_id=str(k)) for k in range(work.n_clients)]
     everyone = FederatedDataset(lambda k: users[k], get_user_sampler("minimize_reuse", list(range(len(users)))))
@@ -66,7 +67,9 @@ def play(work: Work, turns: Turns) -> None:
             algorithm_params=NNAlgorithmParams(MANY, MANY, train_cohort_size=len(users), val_cohort_size=0),
             backend=SimulatedBackend(training_data=everyone, val_data=everyone),
             model=model,
-            model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=work.lr, local_batch_size=work.batch),
+            model_train_params=NNTrainHyperParams(
+                local_num_epochs=1, local_learning_rate=work.lr, local_batch_size=work.batch
+            ),
             model_eval_params=NNEvalHyperParams(work.batch),
             callbacks=[Gate(turns, net)],
         )
