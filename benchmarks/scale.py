@@ -11,7 +11,8 @@ One thing grows at a time:
     centers       1 .. 64                FeSEM, 1,000 clients in every round, 10,004 parameters
 
 Clients are ragged (1 to 8 examples of 16 numbers, 4 classes; batches of 4, one epoch). Every point is measured in a
-process of its own, so that its largest resident memory is its own; the fastest of some rounds counts, on one thread.
+process of its own, so that its largest resident memory is its own. Seconds are those of the processor, of one thread,
+so that work beside it matters less; the fastest of 50 rounds, or of two seconds of them, counts.
 Memory is told apart: `data` is what the examples and the clients' names take, `run` all that comes on top of it.
 
 The exponent b in value ~ n^b is the slope of log(value) against log(n) by least squares over the last three points.
@@ -43,7 +44,7 @@ from polycentric.models import mlp
 from polycentric.round import run_round
 
 FEATURES, CLASSES, UPPER = 16, 4, 3
-PATIENCE = 4.0  # seconds of rounds after which a point has been measured often enough
+PATIENCE = 2.0  # seconds of rounds after which a point has been measured often enough
 Row = dict[str, float]
 
 
@@ -62,6 +63,14 @@ CURVES: dict[str, list[Point]] = {
     "cohort": [Point(cohort=n) for n in (10, 100, 1_000, 10_000)],
     "parameters": [Point(100, 20, parameters=n) for n in (1_000, 10_000, 100_000, 1_000_000, 10_000_000)],
     "centers": [Point(1_000, 1_000, 10_000, centers=n) for n in (1, 2, 4, 8, 16, 32, 64)],
+}
+
+
+TITLES = {
+    "clients": "FedAvg, 1,000 in a round",
+    "cohort": "FedAvg, of 100,000 clients",
+    "parameters": "FedAvg, 20 in a round",
+    "centers": "FeSEM, 1,000 in a round",
 }
 
 
@@ -92,9 +101,9 @@ def fastest(work: Callable[[], object], repeats: int) -> float:
     """Of so many times, or as many as patience allows."""
     taken: list[float] = []
     while len(taken) < repeats and (sum(taken) < PATIENCE or len(taken) < 2):
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.process_time() - began)
     return min(taken)
 
 
@@ -156,52 +165,66 @@ def alone(point: Point, repeats: int) -> Row:
     return dict(json.loads(done.stdout))
 
 
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
+
+
 def curve(name: str, repeats: int) -> list[Row]:
-    print(f"\n{name}: {'a round':>10} {'picking':>9} {'account':>9} {'data':>10} {'run':>10}", flush=True)
-    rows = []
+    """Measures a curve and prints it as it grows, as a table for a page."""
+    print(f"\n| {name} | a round | of it picking | clock and bytes | data | the run beside its data |", flush=True)
+    print("|---|---|---|---|---|---|", flush=True)
+    rows: list[Row] = []
     for point in CURVES[name]:
-        n = float(getattr(point, name))
-        rows.append({"n": n, **alone(point, repeats)})
-        row = rows[-1]
-        print(
-            f"{n:>11,.0f} {row['round'] * 1e3:>7.1f} ms {row['select'] * 1e3:>6.2f} ms {row['account'] * 1e3:>6.2f} ms "
-            f"{row['data_mib']:>6.0f} MiB {row['run_mib']:>6.0f} MiB",
-            flush=True,
-        )
+        row = {"n": float(getattr(point, name)), **alone(point, repeats)}
+        rows.append(row)
+        seconds = " | ".join(milliseconds(row[what]) for what in ("round", "select", "account"))
+        print(f"| {row['n']:,.0f} | {seconds} | {row['data_mib']:.0f} MiB | {row['run_mib']:.0f} MiB |", flush=True)
     fit = fits(rows)
     print(
-        f"from {fit['from']:,.0f} to {fit['to']:,.0f}: seconds ~ n^{fit['round']:.2f}, memory of the run ~ "
-        f"n^{fit['run_mib']:.2f}, {fit['run_bytes_each']:,.0f} bytes for one more",
+        f"\nFrom {fit['from']:,.0f} to {fit['to']:,.0f} {name}: seconds ~ n^{fit['round']:.2f}, memory of the run ~ "
+        f"n^{fit['run_mib']:.2f}, {fit['run_bytes_each']:,.0f} bytes for one more.",
         flush=True,
     )
     return rows
 
 
 def draw(curves: dict[str, list[Row]], path: Path) -> None:
-    """Seconds above, memory below, with the fitted lines."""
+    """Seconds above, memory below, with the fitted lines; decades that all panels of a line share."""
+    from matplotlib.ticker import NullFormatter
+
     from polycentric.report.figure import colour, panels
 
-    with panels(path, 2, len(curves), size=(3.1, 2.6)) as axes:
-        for column, (name, rows) in enumerate(curves.items()):
-            for line, (what, unit) in enumerate((("round", "seconds a round"), ("run_mib", "MiB beside the data"))):
-                axis, n, values = axes[line, column], [row["n"] for row in rows], [row[what] for row in rows]
+    with panels(path, 2, len(curves), size=(2.9, 2.5)) as axes:
+        for line, (what, unit) in enumerate((("round", "seconds a round"), ("run_mib", "MiB beside the data"))):
+            every = [row[what] for rows in curves.values() for row in rows]
+            decades = [10.0 ** f(math.log10(v)) for f, v in ((math.floor, min(every)), (math.ceil, max(every)))]
+            for axis, (name, rows) in zip(axes[line], curves.items(), strict=True):
+                n, values = [row["n"] for row in rows], [row[what] for row in rows]
                 axis.loglog(n, values, "o-", color=colour(line), markersize=4)
-                b, last = exponent(n[-UPPER:], values[-UPPER:]), n[-UPPER:]
-                middle = math.exp(sum(math.log(v) for v in values[-UPPER:]) / UPPER)
-                center = math.exp(sum(map(math.log, last)) / UPPER)
-                axis.loglog(last, [middle * (v / center) ** b for v in last], "--", color="#555555", linewidth=1)
-                axis.set_title(f"n^{b:.2f}", loc="right", color="#555555", fontsize=9)
-                axis.set_ylim(min(values) / 2, max(values) * 2)
-                if line:
+                upper, high = n[-UPPER:], values[-UPPER:]
+                b, middle, at = exponent(upper, high), geometric(high), geometric(upper)
+                axis.loglog(upper, [middle * (v / at) ** b for v in upper], "--", color="#333333", linewidth=1.1)
+                axis.text(0.04, 0.92, f"$n^{{{b:.2f}}}$", transform=axis.transAxes, va="top", color="#333333")
+                axis.set_ylim(*decades)
+                axis.yaxis.set_minor_formatter(NullFormatter())
+                if n[-1] < 100:
+                    axis.set_xticks(n, [f"{v:.0f}" for v in n])
+                    axis.xaxis.set_minor_formatter(NullFormatter())
+                if line == 0:
+                    axis.set_title(TITLES[name])
+                else:
                     axis.set_xlabel(name)
-                if not column:
-                    axis.set_ylabel(unit)
+            axes[line, 0].set_ylabel(unit)
+
+
+def geometric(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--curves", nargs="+", default=list(CURVES), choices=CURVES)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--write", type=Path, help="a folder for scale.json and scale.png")
     parser.add_argument("--alone", help="measure this point (JSON) in this process, and print JSON only")
     asked = parser.parse_args()
