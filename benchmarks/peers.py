@@ -5,7 +5,8 @@
     python benchmarks/peers.py --peers pfl --device cuda         # in this interpreter, where pfl is installed beside us
 
 Every peer runs in an interpreter of its own (`benchmarks/peer/on_*.py`) and does a round when it is asked, in turns
-with ours, so that whatever else the machine does meets both; the fastest of each counts. Start-up and the first round,
+with ours, so that whatever else the machine does meets both; the fastest of each counts, by the clock and, where a
+process works alone, also by the processor's time, which a busy machine distorts less. Start-up and the first round,
 in which some compile, are told apart. All read the batches of our first round in our order, so a peer must end that
 round with our model: `apart` is the largest difference of a parameter, and more than 1e-4 is an error (exit 1).
 
@@ -138,12 +139,12 @@ def is_there(name: str, python: str, path: str) -> bool:
     return subprocess.run([python, "-c", probe], env=surroundings(path), check=False).returncode == 0
 
 
-def timed(way: Callable[[], object], device: torch.device) -> float:
-    began = time.perf_counter()
+def timed(way: Callable[[], object], device: torch.device) -> dict[str, float]:
+    began, used = time.perf_counter(), time.process_time()
     way()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
 
 
 def compare(race: Race, way: Callable[[], Tensor], peer: Peer, repeats: int) -> dict[str, Any]:
@@ -155,20 +156,22 @@ def compare(race: Race, way: Callable[[], Tensor], peer: Peer, repeats: int) -> 
     if apart > NEAR:
         said = peer.log.read_text()[-3000:]
         raise Failed(f"{peer.name} ends its first round {apart:.2g} from our model: not the same work\n{said}")
-    ours, others = [], []
-    for _ in range(repeats):
-        ours.append(timed(way, race.task.device))
-        others.append(float(peer.round()["seconds"]))
-    return {
+    turns = [(timed(way, race.task.device), peer.round()) for _ in range(repeats)]
+    ours = {what: min(mine[what] for mine, _ in turns) for what in ("seconds", "processor")}
+    theirs = {what: min(row[what] for _, row in turns) for what in ("seconds", "processor")}
+    found = {
         "who": peer.name,
         "version": first["version"],
-        "seconds": min(others),
-        "ours_meanwhile": min(ours),
-        "times_ours": min(others) / min(ours),
-        "first_round_more": first["seconds"] - min(others),  # where it compiles, that is it
+        "seconds": theirs["seconds"],
+        "ours_meanwhile": ours["seconds"],
+        "times_ours": theirs["seconds"] / ours["seconds"],
+        "first_round_more": first["seconds"] - theirs["seconds"],  # where it compiles, that is it
         "start_up_seconds": start_up,
         "apart": apart,
     }
+    if race.task.device.type == "cpu" and peer.name != "flower":  # which works in several processes
+        found["processor_times_ours"] = theirs["processor"] / ours["processor"]
+    return found
 
 
 def shown(row: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ The program that measures (`benchmarks/peers.py`) starts a peer in an interprete
     work.json    model, shape and classes, clients, batch, lr, device, round's number of steps
     work.npz     x and y as (clients, steps * batch, ...), already in the order of the batches; start/NAME
 
-and then writes `go` for every round it wants. The peer answers each with one line of JSON, the seconds of that round;
+and then writes `go` for every round it wants. The peer answers each with one line of JSON, the seconds of that round
+by the clock and of its own process by the processor;
 after its first round it leaves its model in answer.npz. This file needs NumPy only, and torch for a module.
 """
 
@@ -52,19 +53,19 @@ class Turns:
         self.work, self.rounds = work, 0
         self.out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # whatever a library prints goes with its errors, and not between the answers
-        self.began = 0.0
+        self.began = self.used = 0.0
 
     def wait(self) -> bool:
         """Until the next round is wanted; False: no more are."""
         if sys.stdin.readline().strip() != "go":
             return False
-        self.began = time.perf_counter()
+        self.began, self.used = time.perf_counter(), time.process_time()
         return True
 
     def ended(self, model: Callable[[], Mapping[str, Any]], version: str = "") -> None:
         """A round is over; `model` is asked for the first one only, after the clock was read."""
-        now = time.perf_counter()
-        row: dict[str, Any] = {"seconds": now - self.began}
+        now, used = time.perf_counter(), time.process_time()
+        row: dict[str, Any] = {"seconds": now - self.began, "processor": used - self.used}
         if self.rounds == 0:
             row["version"] = version
             np.savez(self.work.folder / "answer.npz", **{k: np.asarray(v) for k, v in model().items()})
