@@ -24,6 +24,7 @@ from polycentric.learn import Stacked
 from polycentric.machine import device_of, keep_freed_memory
 
 Way = Callable[[], object]
+TURN = 0.2  # seconds of a quick way's turn
 
 
 def timed(way: Way, device: torch.device) -> float:
@@ -41,12 +42,13 @@ def wait(device: torch.device) -> None:
 
 
 def in_turns(ways: dict[str, Way], device: torch.device, seconds: float) -> dict[str, list[float]]:
-    """Every way at least twice, and then in turns until the time is up."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    """In turns until the time is up, and each at least twice; what is quick is done several times in its turn."""
     ends = time.perf_counter() + seconds
-    while time.perf_counter() < ends or len(next(iter(taken.values()))) < 2:
+    taken = {name: [timed(way, device)] for name, way in ways.items()}
+    often = {name: max(1, min(20, int(TURN / max(first[0], 1e-6)))) for name, first in taken.items()}
+    while time.perf_counter() < ends or any(len(values) < 2 for values in taken.values()):
         for name, way in ways.items():
-            taken[name].append(timed(way, device))
+            taken[name] += [timed(way, device) for _ in range(often[name])]
     return taken
 
 
@@ -56,7 +58,10 @@ def told(taken: dict[str, list[float]], **more: object) -> None:
     row = {"ms": {name: round(1e3 * value, 3) for name, value in best.items()}}
     row["median_ms"] = {name: round(1e3 * statistics.median(values), 3) for name, values in taken.items()}
     ratios = {f"ours_over_{name}": round(best["ours"] / value, 3) for name, value in best.items() if name != "ours"}
-    print(json.dumps({**more, **row, **ratios, "turns": len(taken["ours"])}), flush=True)
+    print(
+        json.dumps({**more, **row, **ratios, "rounds": {name: len(values) for name, values in taken.items()}}),
+        flush=True,
+    )
 
 
 def kernels(way: Way, device: torch.device, rows: int = 14) -> str:
@@ -101,6 +106,8 @@ def main() -> None:
         race = race_of(model, asked.clients, asked.steps, asked.batch, device)
         ours, clients = race.ours("stacked")
         ways: dict[str, Way] = {"ours": ours, **race.others()}
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         began = time.perf_counter()
         mine, hand = ours().flatten(), ways["plain"]().flatten()  # type: ignore[attr-defined]
         ours(), ways["limit"]()
