@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORES  := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test test-long check format bench clean
+.PHONY: help demo test test-long check format bench speed clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
@@ -40,5 +40,15 @@ format: $(VENV)/.dev ## put the code in order
 bench: $(VENV)/.user ## one round against a plain PyTorch loop and against the limit, one core
 	OMP_NUM_THREADS=1 $(BIN)/polycentric bench
 
+peers/.made: ## pfl, FedJAX and Flower, each in an environment of its own, to be measured against
+	for name in pfl fedjax flower; do $(PYTHON) -m venv peers/$$name; done
+	peers/pfl/bin/python -m pip install -q torch==2.13.0 "pfl==0.6.*"
+	peers/fedjax/bin/python -m pip install -q fedjax==0.0.17 jax
+	peers/flower/bin/python -m pip install -q torch==2.13.0 "flwr[simulation]>=1.41,<2"
+	@touch $@
+
+speed: $(VENV)/.user peers/.made ## every figure of docs/speed.md that needs no GPU; a quarter of an hour of an idle machine
+	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python sh benchmarks/speed.sh peers
+
 clean: ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -308,27 +305,7 @@ def test_what_cannot_be_measured_is_said() -> None:
     assert set(WORK) >= {"mlp", "femnist-cnn", "mnist-cnn", "char-lstm", "vgg11"}
 
 
-def test_the_scale_script_runs() -> None:
-    words = [str(ROOT / "benchmarks/scale.py"), "--alone", "--clients", "300", "--cohort", "20", "--repeats", "1"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-    row = json.loads(done.stdout)
-    assert row["clients"] == 300 and row["round"] > 0 and row["select"] > 0
-
-
 def test_executors_of_the_package_are_what_simulation_makes(blobs: Make) -> None:
     federation = blobs(sizes=SIZES)
     made = {e: Simulation(federation, Task.of(federation, "mlp"), executor=e).run for e in ("stacked", "compiled")}
     assert type(made["stacked"]) is Stacked and type(made["compiled"]) is Compiled
-
-
-def test_peers_that_are_not_there_are_passed_over_with_a_sentence() -> None:
-    words = [str(ROOT / "benchmarks/peers.py"), *"--model logistic --clients 2 --steps 1 --batch 2".split()]
-    done = subprocess.run(
-        [sys.executable, *words, *"--repeats 1 --peers pfl --executors looped".split()],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, second = done.stdout.splitlines()
-    assert json.loads(first)["plain"] > 0
-    assert "pfl is not installed" in second or json.loads(second)["times_ours"] > 0

@@ -255,7 +255,7 @@ def _predictions(
 
 
 def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
-    sizes, first = split.sizes[block.index], split.offset[block.index]
+    sizes, first = split.sizes[block.index], split.first[block.index]
     width = max(1, RECTANGLE // len(block))
     for begin in range(0, int(sizes.max()), width):
         place = begin + torch.arange(min(width, int(sizes.max()) - begin))

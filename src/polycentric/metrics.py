@@ -119,13 +119,17 @@ def score(
         right = predicted == labels
         accuracy = np.bincount(owner, weights=right, minlength=n_clients) / count
 
-    def by_class(values: Ints, which: Ints) -> Floats:
-        flat = np.bincount(which * n_classes + values, minlength=n_clients * n_classes)
-        return flat.reshape(n_clients, n_classes).astype(np.float64)
+    there = count > 0  # of a million clients a few hundred may have examples: no table for the others
+    mine = (there.cumsum() - 1)[owner]
 
-    true_positives = by_class(labels[right], owner[right])
-    actual, claimed = by_class(labels, owner), by_class(predicted, owner)
-    f1 = _class_macro_f1(true_positives, actual, claimed)
+    def by_class(values: Ints, which: Ints) -> Floats:
+        flat = np.bincount(which * n_classes + values, minlength=int(there.sum()) * n_classes)
+        return flat.reshape(-1, n_classes).astype(np.float64)
+
+    true_positives = by_class(labels[right], mine[right])
+    actual, claimed = by_class(labels, mine), by_class(predicted, mine)
+    f1 = np.zeros(n_clients)
+    f1[there] = _class_macro_f1(true_positives, actual, claimed)
     pooled = _class_macro_f1(true_positives.sum(0, keepdims=True), actual.sum(0)[None], claimed.sum(0)[None])
     if margin is None:
         return Scores(count, loss, accuracy, f1, float(pooled[0]))

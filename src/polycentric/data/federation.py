@@ -4,6 +4,9 @@
     y       (examples,)             labels, or real targets
     offset  (clients + 1,)          client k owns examples offset[k] .. offset[k+1]
 
+Where clients share examples, `piece` says which run offset[p] .. offset[p+1] each of them reads, and there are as many
+runs as different clients: a million clients with the examples of a few hundred take no more memory for them.
+
 Images are stored as bytes and become numbers in [0, 1] when a batch is taken.
 """
 
@@ -26,6 +29,7 @@ class Split:
     x: Tensor  # (examples, *shape), uint8, integer symbols or floats
     y: Tensor  # (examples,)
     offset: Tensor  # (clients + 1,) int64
+    piece: Tensor | None = None  # (clients,) int64, the run of examples a client reads; None: client k reads run k
 
     def __post_init__(self) -> None:
         require(len(self.x) == len(self.y), f"a split has {len(self.x)} examples but {len(self.y)} labels")
@@ -33,15 +37,24 @@ class Split:
             int(self.offset[0]) == 0 and int(self.offset[-1]) == len(self.y),
             f"offsets run from {int(self.offset[0])} to {int(self.offset[-1])}, not from 0 to {len(self.y)}",
         )
+        if self.piece is not None and len(self.piece):
+            low, high, runs = int(self.piece.min()), int(self.piece.max()), len(self.offset) - 1
+            require(0 <= low and high < runs, f"pieces run from {low} to {high}, but there are runs 0 to {runs - 1}")
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Where every client's examples begin, (clients,)."""
+        return self.offset[:-1] if self.piece is None else self.offset[self.piece]
 
     @cached_property
     def sizes(self) -> Tensor:
         """Examples of every client, (clients,)."""
-        return self.offset.diff()
+        return self.offset.diff() if self.piece is None else self.offset.diff()[self.piece]
 
     @cached_property
     def owner(self) -> Tensor:
         """The client of every example, (examples,)."""
+        require(self.piece is None, "these clients share their examples, so an example has no single owner")
         return torch.repeat_interleave(torch.arange(len(self.sizes), device=self.offset.device), self.sizes)
 
     def __len__(self) -> int:
@@ -49,7 +62,8 @@ class Split:
 
     def of(self, client: int) -> Split:
         """One client's examples, as a split of one client."""
-        first, last = int(self.offset[client]), int(self.offset[client + 1])
+        first = int(self.first[client])
+        last = first + int(self.sizes[client])
         return Split(self.x[first:last], self.y[first:last], torch.tensor([0, last - first]))
 
     def to(self, device: torch.device | str) -> Split:
@@ -110,7 +124,7 @@ class Federation:
         """A digest of all examples, labels and owners; two runs compare only if theirs agree."""
         digest = hashlib.sha256()
         for split in (self.train, self.valid, self.test):
-            for tensor in (split.x, split.y, split.offset):
+            for tensor in (split.x, split.y, split.offset, *([] if split.piece is None else [split.piece])):
                 digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
                 digest.update(tensor.contiguous().cpu().numpy().data)
         return digest.hexdigest()[:16]
@@ -118,6 +132,32 @@ class Federation:
     def to(self, device: torch.device | str) -> Federation:
         """The same federation with its examples on a device."""
         return replace(self, train=self.train.to(device), test=self.test.to(device), valid=self.valid.to(device))
+
+    def tiled(self, n_clients: int) -> Federation:
+        """`n_clients` clients with the training examples of these: client k has those of client k mod the number here.
+
+        No example is copied. Only the first of those who share hold test and validation examples, so that each is
+        scored once. For studies of scale: copies of a person are not persons.
+        """
+        require(n_clients >= self.n_clients, f"{self.n_clients} clients cannot be tiled to fewer: {n_clients}")
+        like = torch.arange(n_clients) % self.n_clients
+        piece = like if self.train.piece is None else self.train.piece[like]
+
+        def once(split: Split) -> Split:
+            none = split.offset[-1:].expand(n_clients - self.n_clients)
+            return replace(split, offset=torch.cat([split.offset, none]))
+
+        return replace(
+            self,
+            name=f"{self.name} tiled",
+            train=replace(self.train, piece=piece),
+            test=once(self.test),
+            valid=once(self.valid),
+            clients=tuple(f"{self.clients[k % self.n_clients]}/{k // self.n_clients}" for k in range(n_clients)),
+            group=None if self.group is None else self.group[like],
+            protected=None if self.protected is None else self.protected[like],
+            note=f"{self.note} Training examples of {self.n_clients} clients are shared by {n_clients}.".strip(),
+        )
 
     def __repr__(self) -> str:
         sizes = self.train.sizes

@@ -59,7 +59,7 @@ class Schedule:
         valid = place < self.counts[:, :, None]
         index = (first[:, :, None] + place).clamp(max=max(len(stream) - 1, 0))
         device = split.x.device
-        own = split.offset[cohort.index][:, None]  # padding is the client's own: 0 * inf of another's is nan
+        own = split.first[cohort.index][:, None]  # padding is the client's own: 0 * inf of another's is nan
         self.index = torch.where(valid, stream[index], own).to(device, non_blocking=True)  # (steps, clients, width)
         self.weight = (valid.double() / self.counts[:, :, None].clamp(min=1)).to(device, non_blocking=True)
 
@@ -81,4 +81,4 @@ def _stream(split: Split, cohort: Cohort, epochs: Tensor, shuffle: bool) -> tupl
     if shuffle:
         key = bits(cohort.seed, cohort.round, "shuffle", cohort.index[owner], epoch)
         position = position[shuffled(segment, key[segment], position)]
-    return split.offset[cohort.index][owner][segment] + position, base
+    return split.first[cohort.index][owner][segment] + position, base
