@@ -178,7 +178,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
         left.minorticks_off()
         left.set_xlabel("E")
         left.set_ylabel("accuracy at clients held out")
-        left.legend(fontsize=8)
+        left.legend(fontsize=8, handlelength=3.2)  # long enough to tell dashed from solid
         shown = next((key for key in ((20, 5), *found) if key in found), None)
         assert shown is not None
         with (runs[f"{_name(*shown)}, {AFTER}"][0] / "clients.csv").open(encoding="utf-8") as file:
