@@ -37,6 +37,7 @@ from .machine import device_of, versions
 from .method import Method, State
 from .metrics import Scores, agreement, participation, plain, share_below, shared_information
 from .models import default
+from .privacy import epsilon
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, opened, receive, run_round
 from .stack import take
@@ -144,7 +145,7 @@ class Run:
             "simulated_seconds": self.tally.seconds,
             "late": self.tally.late,
             "participation": self._participation(),
-            "epsilon": None,
+            "epsilon": self._epsilon(),
             "dropped": self.tally.dropped,
             "attack": repr(self.clients.attack) if self.clients.attack else None,
             "attackers": int(self.clients.liars.sum()),  # their scores count nowhere
@@ -393,6 +394,11 @@ class Run:
                 found["disagreement"] = disagreement(self.method, self.state, self.clients)
             self.averaged = (self.state, found)
         return self.averaged[1]
+
+    def _epsilon(self) -> float | None:
+        """What the rounds so far promise every client, at delta = m^-1.1; None: nothing."""
+        rho = sum(exchange.privacy.rho for round in range(self.state.round) for exchange in self.method.at(round))
+        return epsilon(rho, max(2, self.federation.n_clients) ** -1.1) if 0 < rho < math.inf else None
 
     def _participation(self) -> dict[str, Any] | None:
         """How often those who train took part, where there was a round."""
