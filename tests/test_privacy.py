@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,19 @@ from scipy.stats import kstest
 from torch import Tensor
 
 import polycentric as pc
-from polycentric import Federation, Gaussian, Method, Mistake
+from laws import Make, everyone, random, ready
+from polycentric import Gaussian, Method, Mistake
 from polycentric.cli import outcome
 from polycentric.cohort import Cohort
 from polycentric.config import build_method
 from polycentric.coverage import GivenCells
-from polycentric.loop import Run, Schedule, prepare
+from polycentric.loop import Schedule, prepare
 from polycentric.method import Exchange
 from polycentric.methods import METHODS
 from polycentric.mixing import Heard, Mixing
-from polycentric.models import mlp
 from polycentric.privacy import epsilon, reach
 from polycentric.topology import Cells, Star
 
-Make = Callable[..., Federation]
 LAW = settings(max_examples=60, deadline=None, derandomize=True)
 SIZES = (23, 7, 12, 4, 30, 9)
 SIX = GivenCells.of(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0], [1, 0, 0, 0, 1, 1]]))
@@ -41,25 +39,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 every_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
-def small(shape: tuple[int, ...], n_outputs: int) -> torch.nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
 def built(name: str, privacy: Any, **more: Any) -> Method:
     return METHODS[name](**RECIPES[name] | TRAINING | {"privacy": privacy} | more)
-
-
-def ready(method: Method, federation: Federation, **how: Any) -> Run:
-    return prepare(method, federation, **({"model": small, "dtype": "float64"} | how))
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def everyone(n: int, round: int = 0, seed: int = 0) -> Cohort:
-    ones = torch.ones(n, dtype=torch.int64)
-    return Cohort(torch.arange(n), ones, ones.double(), n, seed, round)
 
 
 # -- at the clients ------------------------------------------------------------------------------------------
@@ -81,8 +62,8 @@ def test_without_clip_and_noise_it_is_no_privacy_bit_for_bit(name: str, executor
 )  # fmt: skip
 def test_no_update_is_longer_than_the_clip(seed: int, clip: float, far: float, dtype: torch.dtype) -> None:
     """S8, whatever the model they begin from; short ones are sent as they are, long ones keep their direction."""
-    start = (10**far * random(6, 40, seed=seed)).to(dtype)
-    update = torch.logspace(-4, 4, 6, dtype=torch.float64)[:, None] * random(6, 40, seed=seed + 1)
+    start = (10**far * random(seed, 6, 40)).to(dtype)
+    update = torch.logspace(-4, 4, 6, dtype=torch.float64)[:, None] * random(seed + 1, 6, 40)
     model, bound = (start + update).to(dtype), 10**clip
     rows = {"start": start, "model": model, "other": update}
     sent = Gaussian(bound, 1.0).at_clients(rows)
@@ -97,7 +78,7 @@ def test_no_update_is_longer_than_the_clip(seed: int, clip: float, far: float, d
 
 
 def test_an_update_that_is_not_finite_is_sent_as_none() -> None:
-    start, model = random(3, 5), random(3, 5, seed=1)
+    start, model = random(0, 3, 5), random(1, 3, 5)
     model[0, 2], model[1, 0] = math.nan, math.inf
     sent = Gaussian(1.0, 1.0).at_clients({"start": start, "model": model})["model"]
     assert torch.equal(sent[:2], start[:2]) and sent.isfinite().all()
@@ -139,7 +120,7 @@ def test_no_client_moves_all_centers_together_by_more_than_one(n: int, k: int, s
     a = weight / weight.sum(1, keepdim=True).clamp(min=1e-300) if rest == "share" else weight
     joint = torch.where(scale[:, None] > 0, a / scale.clamp(min=1e-300)[:, None], 0.0).square().sum(0)
     assert float(joint.max()) <= 1 + 1e-12
-    apart = Mixing.scatter(torch.arange(n) % k, k, random(n, seed=seed).abs() + 0.1)  # nobody is heard twice
+    apart = Mixing.scatter(torch.arange(n) % k, k, random(seed, n).abs() + 0.1)  # nobody is heard twice
     receiver, _, own = apart.links
     assert torch.allclose(reach(apart)[receiver], torch.stack([
         (own[receiver == r] / own[receiver == r].sum()).max() for r in receiver.tolist()
@@ -152,7 +133,7 @@ def test_leaving_out_any_update_moves_the_centers_by_no_more_than_is_hidden(name
     method = built(name, Gaussian(0.05, 0.0), every=0) if name == "hierarchical" else built(name, Gaussian(0.05, 0.0))
     run = ready(method, blobs(SIZES))
     exchange, state = method.exchanges[0], run.state
-    start = random(*state.centers["model"].shape, seed=3)
+    start = random(3, *state.centers["model"].shape)
     state = replace(state, centers={"model": start}, memory=state.memory | (
         {"heard": torch.tensor([30.0, 40.0, 50.0], dtype=torch.float64)} if "heard" in state.memory else {}
     ))  # fmt: skip

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import polycentric.loop
+from laws import Make, small
 from polycentric import (
     Adam,
     Churn,
@@ -33,17 +34,10 @@ from polycentric import (
 )
 from polycentric.loop import Schedule, environment, prepare, resume
 from polycentric.methods import METHODS
-from polycentric.models import mlp
 from polycentric.record import Folder
 from polycentric.report.participation import draw_participation, took_part
 
-Make = Callable[..., Federation]
-
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 def begun(method: Method, federation: Federation, path: Path, **schedule: Any) -> Run:
