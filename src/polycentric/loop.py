@@ -232,11 +232,12 @@ class Run:
         if watch:
             watch(after.round, self.schedule.rounds, row)
 
-    def _took(self, trips: list[Trip]) -> tuple[int, ...]:
+    def _took(self, trips: list[Trip]) -> Tensor:
         """In how many rounds an answer of every client came, this one counted."""
-        took = torch.tensor(self.tally.took or [0] * self.federation.n_clients)
+        before = self.tally.took
+        took = torch.zeros(self.federation.n_clients, dtype=torch.int64) if before is None else before.clone()
         took[torch.cat([trip.arrived.index for trip in trips])] += 1
-        return tuple(took.tolist())
+        return took
 
     def _check(self, trips: list[Trip], late: list[int], before: State, after: State) -> None:
         for trip, left_out in zip(trips, late, strict=True):
@@ -402,11 +403,10 @@ class Run:
 
     def _participation(self) -> dict[str, Any] | None:
         """How often those who train took part, where there was a round."""
-        return participation(torch.tensor(self.tally.took)[self._trains].numpy()) or None if self.tally.took else None
-
-    @property
-    def _trains(self) -> Tensor:
-        return (self.federation.train.sizes > 0).cpu() & ~self.clients.new
+        if self.tally.took is None:
+            return None
+        trains = (self.federation.train.sizes > 0) & ~self.clients.new
+        return participation(self.tally.took[trains].numpy()) or None
 
     def _checkpoint(self) -> None:
         if self.folder:
@@ -429,11 +429,14 @@ class Run:
             ]
         )
         group = self.federation.group
+        trains = (self.federation.train.sizes > 0) & ~self.clients.new
+        came = [""] * len(trains) if self.tally.took is None else map(str, self.tally.took.tolist())
+        took = [n if there else "" for n, there in zip(came, trains.tolist(), strict=True)]
         for k, name in enumerate(self.federation.clients):
             values = [self.scores[c].accuracy[k] for c in columns] + [self.scores[c].loss[k] for c in columns]
             counts = not bool(self.clients.liars[k])  # an attacker's scores count nowhere
             shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
-            shown.append(str(self.tally.took[k]) if self.tally.took and bool(self._trains[k]) else "")
+            shown.append(took[k])
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):
