@@ -1,4 +1,4 @@
-"""Small federations that the law tests share. Under `--import-mode=importlib` helpers come as fixtures."""
+"""Small federations that the law tests share, as fixtures; functions that they share are in `laws.py`."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import polycentric as pc
+from laws import Make, every_executor, ready
 from polycentric import (
     Active,
     Federation,
@@ -41,16 +42,11 @@ from polycentric import (
 )
 from polycentric.clock import Traffic, traffic
 from polycentric.cohort import Cohort
-from polycentric.loop import Run, prepare
-from polycentric.models import mlp
+from polycentric.loop import Run
 from polycentric.select import Select
 from polycentric.stack import Stacks
 
-Make = Callable[..., Federation]
-
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
-
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 20}
 SLOW: dict[str, Any] = {"lr": 0.005, "batch": 20}  # FedDANE with few clients
 
@@ -261,14 +257,6 @@ def test_a_client_whose_answers_are_lost_does_not_come_first_for_ever(n: int, bl
 
 
 # -- in a run ------------------------------------------------------------------------------------------------
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def ready(method: Method, federation: Federation, **how: Any) -> Run:
-    return prepare(method, federation, **{"model": small, "dtype": "float64", **how})
 
 
 class Squares(nn.Module):

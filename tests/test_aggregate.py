@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from laws import random
 from polycentric.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
 from polycentric.errors import Mistake
 from polycentric.mixing import Mixing
@@ -17,10 +18,6 @@ ROBUST = RULES[1:]
 
 def close(a, b, tolerance=1e-10):
     assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
-def random(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def heard(rule, up, rows, own, block=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 import polycentric as pc
+from laws import Make, small
 from polycentric.attack import Attack
 from polycentric.clients import Simulation
 from polycentric.cohort import Cohort
@@ -17,19 +17,12 @@ from polycentric.config import Settings
 from polycentric.data import Federation, deal, mixture, teacher
 from polycentric.data.partition import Natural
 from polycentric.loop import Run, Schedule, prepare, resume
-from polycentric.models import mlp
 from polycentric.record import Folder
-
-Make = Callable[..., Federation]
 
 ATTACKS = [pc.NotANumber(0.4), pc.SignFlip(0.4, 3.0), pc.LargeNorm(0.4), pc.SameValue(0.4, 7.0), pc.LabelFlip(0.4)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: type(a).__name__)
 SIZES = (12, 7, 9, 5, 11)
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> torch.nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 def ready(federation: Federation, attack: Attack | None, method: pc.Method | None = None, **how: Any) -> Run:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from laws import Make, assert_same, every_executor, linear
 from polycentric import (
     Federation,
     Method,
@@ -30,14 +31,6 @@ from polycentric import (
     run_round,
 )
 from polycentric.loop import Run, prepare
-
-Make = Callable[..., Federation]
-
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
-
-
-def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Linear(*shape, n_outputs, bias=False)
 
 
 def ready(method: Method, federation: Federation, **how: Any) -> Run:
@@ -57,10 +50,6 @@ def model(method: Method, federation: Federation, rounds: int = 1, start: Tensor
 
 def begin(federation: Federation) -> Tensor:
     return ready(fedavg(), federation).state.centers["model"][0]
-
-
-def assert_same(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 @dataclass

@@ -174,7 +174,7 @@ def test_set_takes_key_and_value():
 # -- what is wrong is named ----------------------------------------------------------------------------------
 
 KNOWN = (
-    "aggregate, batch, center, cut, decay, epochs, equal, lr, momentum, optimizer, select, steps, stragglers, "
+    "aggregate, batch, center, cut, decay, epochs, equal, lr, momentum, optimizer, privacy, select, steps, stragglers, "
     "terms, weight_decay"
 )
 MISTAKES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from laws import Make, every_executor, small
 from polycentric import (
     METHODS,
     SGD,
@@ -42,12 +42,9 @@ from polycentric.coverage import Coverage, Geometry
 from polycentric.data import Split
 from polycentric.graphs import Network, graph_of
 from polycentric.loop import Run, Schedule, environment, prepare, resume
-from polycentric.models import mlp
 from polycentric.record import Folder
 from polycentric.round import opened, receive
 from polycentric.stack import WHOLE, Layout
-
-Make = Callable[..., Federation]
 
 
 @dataclass(frozen=True)
@@ -134,17 +131,12 @@ GROWS: dict[str, dict[str, Any]] = {
 }
 
 every_method = pytest.mark.parametrize("name", METHODS)
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
 
 
 def build(name: str, **given: Any) -> Method:
     """A method; settings that it does not have are left out."""
     settings = TRAINING | SETTINGS.get(name, {}) | given
     return METHODS[name](**{key: value for key, value in settings.items() if key in parameters(name)})
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 class Exp(nn.Module):

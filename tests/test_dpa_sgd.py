@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from laws import Make, ready, rounds_of
 from polycentric import (
     Everyone,
     Exchange,
@@ -33,7 +33,7 @@ from polycentric import (
 from polycentric.clock import Delays
 from polycentric.covariance import cov_and_prec
 from polycentric.graphs import Complete, Network, Ring, network_of
-from polycentric.loop import Run, Schedule, prepare
+from polycentric.loop import Schedule
 from polycentric.models import mlp
 from polycentric.objective import Ridge
 from polycentric.round import receive
@@ -41,27 +41,9 @@ from polycentric.select import Select
 from polycentric.stack import LastLayer, Layout
 from polycentric.topology import Gossip, TaskGraph
 
-Make = Callable[..., Federation]
-
 TRAINING: dict[str, Any] = {"lr": 0.05, "steps": 3, "batch": 5}
 NOTHING: dict[str, Any] = {"strength": 0.0, "ridge": 0.0, "weight_decay": 0.0}
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-11}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def ready(method: Method, federation: Federation, **how: Any) -> Run:
-    return prepare(method, federation, **({"model": small, "dtype": "float64"} | how))
-
-
-def rounds_of(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> list[State]:
-    prepared = ready(method, federation, **how)
-    states = [prepared.state]
-    for _ in range(rounds):
-        states.append(run_round(method, states[-1], prepared.clients)[0])
-    return states
 
 
 def whole(method: Method, federation: Federation, state: State) -> Tensor:

@@ -12,14 +12,12 @@ import torch
 from sklearn.metrics import f1_score
 from torch import nn
 
+from laws import Make, small
 from polycentric import Cells, Federation, KeepPrivate, Method, State, Train, Uniform, fedavg, fedprox, nofed, run_round
 from polycentric.data import Split
 from polycentric.evaluate import evaluate
 from polycentric.loop import Run, Schedule, prepare
 from polycentric.metrics import Scores
-from polycentric.models import mlp
-
-Make = Callable[..., Federation]
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
 METHODS: dict[str, Callable[[], Method]] = {
@@ -29,10 +27,6 @@ METHODS: dict[str, Callable[[], Method]] = {
     "private head": lambda: fedavg(cut=KeepPrivate("head*"), **TRAINING),
 }
 every_method = pytest.mark.parametrize("kind", METHODS)
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 def trained(method: Method, federation: Federation, rounds: int = 2, **how: Any) -> Run:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from laws import Make, assert_same, differ, every_executor, linear, model, ready, small
 from polycentric import (
     Curvature,
     Federation,
@@ -33,39 +33,10 @@ from polycentric import (
 from polycentric.clock import Traffic, traffic
 from polycentric.cohort import Cohort
 from polycentric.learn import Fisher, Forget
-from polycentric.loop import Run, prepare
-from polycentric.models import mlp
+from polycentric.loop import Run
 from polycentric.stack import Stacks
 
-Make = Callable[..., Federation]
-
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
-
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5, "momentum": 0.5, "decay": 0.9}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Linear(*shape, n_outputs, bias=False)
-
-
-def ready(method: Method, federation: Federation, **how: Any) -> Run:
-    return prepare(method, federation, **{"model": small, "dtype": "float64", **how})
-
-
-def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> State:
-    prepared = ready(method, federation, **how)
-    state = prepared.state
-    for _ in range(rounds):
-        state, _ = run_round(method, state, prepared.clients)
-    return state
-
-
-def model(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> Tensor:
-    return after(method, federation, rounds, **how).centers["model"]
 
 
 def locals_of(prepared: Run, state: State, name: str = "model") -> Tensor:
@@ -75,14 +46,6 @@ def locals_of(prepared: Run, state: State, name: str = "model") -> Tensor:
     for answer in prepared.clients.answers(prepared.method.at(state.round)[0], state, everyone):
         out[answer.block.index] = answer.sent[name]
     return out
-
-
-def assert_same(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 # -- what it reduces to --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from laws import Make, assert_same, differ, every_executor, linear, small
 from polycentric import (
     SGD,
     Everyone,
@@ -35,25 +36,13 @@ from polycentric import (
 from polycentric.clock import Traffic, traffic
 from polycentric.learn import Gradient
 from polycentric.loop import Run, prepare
-from polycentric.models import mlp
 from polycentric.objective import Dane
 from polycentric.select import Select
 
-Make = Callable[..., Federation]
 Model = Callable[[tuple[int, ...], int], nn.Module]
-
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
 
 # Minibatches, momentum and a decaying rate: equal methods must agree in all of it.
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5, "momentum": 0.5, "decay": 0.9}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Linear(*shape, n_outputs, bias=False)
 
 
 def ready(method: Method, federation: Federation, model: Model = small, **how: Any) -> Run:
@@ -80,14 +69,6 @@ def selecting(method: Method, ask: Select, act: Select) -> Method:
     """FedDANE with a selection of its own for each exchange."""
     first, second = method.at(0)
     return Method.of("feddane", replace(first, select=ask), replace(second, select=act))
-
-
-def assert_same(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 @dataclass

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import after, ready, small
 from polycentric import (
     METHODS,
     Active,
@@ -40,8 +41,7 @@ from polycentric.data import label_counts
 from polycentric.data.partition import parse
 from polycentric.edge_theory import edge_facts, zeta
 from polycentric.evaluate import average, disagreement, edge_scores, evaluate
-from polycentric.loop import Schedule, prepare
-from polycentric.models import mlp
+from polycentric.loop import Schedule
 from polycentric.round import receive
 from polycentric.topology import CellClusters, Cells, TwoLevel
 
@@ -49,22 +49,6 @@ LAW = settings(max_examples=30, deadline=None)
 TRAINING = {"lr": 0.05, "epochs": 2, "batch": 5}
 SIZES = (23, 7, 12, 4, 30, 9)
 SIX = GivenCells.of(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0], [1, 0, 0, 0, 1, 1]]))
-
-
-def small(shape, n_outputs):
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def ready(method, federation, **how):
-    return prepare(method, federation, **{"model": small, "dtype": "float64"} | how)
-
-
-def after(method, federation, rounds=3, **how):
-    prepared = ready(method, federation, **how)
-    state = prepared.state
-    for _ in range(rounds):
-        state, _ = run_round(method, state, prepared.clients)
-    return state
 
 
 def models(method, federation, rounds=3):

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import polycentric as pc
+from laws import everyone
 from polycentric.aggregate import Mean
 from polycentric.choose import sampled
-from polycentric.cohort import Cohort
 from polycentric.data import Federation
 from polycentric.evaluate import greeted
 from polycentric.loop import prepare
@@ -25,10 +25,6 @@ from polycentric.round import receive
 from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
 
 LAW = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def everyone(n: int) -> Cohort:
-    return Cohort(torch.arange(n), torch.ones(n, dtype=torch.int64), torch.ones(n).double(), n, seed=0, round=0)
 
 
 def rows_of(seed: int, n: int, width: int = 3) -> Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from laws import everyone, model, small
 from polycentric import (
     Churn,
     Complete,
@@ -31,26 +32,16 @@ from polycentric import (
     run_round,
 )
 from polycentric.clock import traffic
-from polycentric.cohort import Cohort
 from polycentric.config import build_method, value_of
 from polycentric.evaluate import consensus
 from polycentric.graphs import NETWORKS, Matched, Network, graph_for
 from polycentric.loop import prepare
-from polycentric.models import mlp
 from polycentric.theory import doubly_stochastic
 from polycentric.topology import metropolis, weights_for
 
 ALL = [
     Ring(), Line(), Torus(), Complete(), Hub(), Exponential(), ErdosRenyi(0.4), Geometric(0.5), SmallWorld(4, 0.2)
 ]  # fmt: skip
-
-
-def small(shape, n_outputs):
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def everyone(n, seed=0, round=0):
-    return Cohort(torch.arange(n), torch.ones(n, dtype=torch.int64), torch.ones(n).double(), n, seed, round)
 
 
 def pairs(graph):
@@ -210,24 +201,16 @@ def test_mixing_keeps_the_mean_of_the_models(select, blobs):  # G7
     assert consensus(method, state, prepared.clients) < apart
 
 
-def after(method, federation, rounds=3):
-    prepared = prepare(method, federation, model=small, dtype="float64")
-    state = prepared.state
-    for _ in range(rounds):
-        state, _ = run_round(method, state, prepared.clients)
-    return state.centers["model"]
-
-
 @pytest.mark.parametrize("steps", [1, 4])
 def test_on_the_complete_graph_it_is_unweighted_fedavg(steps, blobs):
-    ours = after(dpsgd(graph=Complete(), steps=steps, lr=0.1, batch=5), blobs())
-    other = after(fedavg(equal=True, steps=steps, lr=0.1, batch=5), blobs())
+    ours = model(dpsgd(graph=Complete(), steps=steps, lr=0.1, batch=5), blobs())
+    other = model(fedavg(equal=True, steps=steps, lr=0.1, batch=5), blobs())
     torch.testing.assert_close(ours, other.expand_as(ours), rtol=1e-10, atol=1e-12)
 
 
 def test_without_edges_it_is_training_alone(blobs):
-    ours = after(dpsgd(graph=ErdosRenyi(0.0), disconnected="allow", steps=3, lr=0.1, batch=5), blobs())
-    torch.testing.assert_close(ours, after(nofed(steps=3, lr=0.1, batch=5), blobs()), rtol=1e-12, atol=1e-12)
+    ours = model(dpsgd(graph=ErdosRenyi(0.0), disconnected="allow", steps=3, lr=0.1, batch=5), blobs())
+    torch.testing.assert_close(ours, model(nofed(steps=3, lr=0.1, batch=5), blobs()), rtol=1e-12, atol=1e-12)
 
 
 def test_consensus_is_the_distance_from_the_mean(blobs):

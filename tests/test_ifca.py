@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import polycentric as pc
+from laws import small
 from polycentric import Mistake
 from polycentric.data import Federation
 from polycentric.evaluate import all_clients
@@ -17,10 +17,6 @@ from polycentric.learn import Choose, candidates
 from polycentric.loop import prepare
 from polycentric.models import mlp
 from polycentric.round import opened, receive
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import everyone, model, small
 from polycentric import (
     Complete,
     ErdosRenyi,
@@ -24,33 +25,15 @@ from polycentric import (
     run_round,
 )
 from polycentric.clock import traffic
-from polycentric.cohort import Cohort
 from polycentric.config import build_method
 from polycentric.graphs import NETWORKS, Edges
 from polycentric.learn import Train
 from polycentric.loop import prepare
 from polycentric.matchings import coloured, laplacian, mixing_weight, plan_for, probabilities, spectral
 from polycentric.method import Exchange, Method
-from polycentric.models import mlp
 
 ER8, RING, ER16 = NETWORKS["matcha-8"](), Ring(), NETWORKS["matcha-16"]()
 TRAINING = {"lr": 0.1, "batch": 5, "steps": 1}
-
-
-def small(shape, n_outputs):
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def everyone(n, seed=0, round=0):
-    return Cohort(torch.arange(n), torch.ones(n, dtype=torch.int64), torch.ones(n).double(), n, seed, round)
-
-
-def after(method, federation, rounds=3):
-    prepared = prepare(method, federation, model=small, dtype="float64")
-    state = prepared.state
-    for _ in range(rounds):
-        state, _ = run_round(method, state, prepared.clients)
-    return state.centers["model"]
 
 
 def dense(plan, coins):
@@ -263,7 +246,7 @@ def test_matchings_are_used_as_often_as_planned():
 
 def test_a_budget_of_nothing_is_training_alone(blobs):  # H8
     silent = Method.of("silent", Exchange(learn=(Train(**TRAINING),), topology=Matchings(Ring(), 0.0)))
-    torch.testing.assert_close(after(silent, blobs()), after(nofed(**TRAINING), blobs()), rtol=0, atol=1e-12)
+    torch.testing.assert_close(model(silent, blobs()), model(nofed(**TRAINING), blobs()), rtol=0, atol=1e-12)
 
 
 # -- the method (G3, H1, H2) ---------------------------------------------------------------------------------
@@ -273,22 +256,22 @@ def test_with_every_matching_it_is_gossip_with_i_minus_alpha_l(blobs):  # H1
     assert plan_for(Torus(), 6, 1.0).p.tolist() == [1.0] * len(plan_for(Torus(), 6, 1.0).matchings)
     federation = blobs((9, 8, 12, 7, 10, 11))
     full, periodic = (
-        after(matcha(graph=Torus(), budget=1.0, schedule=s, **TRAINING), federation) for s in ("matcha", "periodic")
+        model(matcha(graph=Torus(), budget=1.0, schedule=s, **TRAINING), federation) for s in ("matcha", "periodic")
     )
     torch.testing.assert_close(full, periodic, rtol=0, atol=1e-10)
 
 
 def test_on_a_ring_with_a_third_it_is_dpsgd(blobs):  # G3
     federation = blobs((9, 8, 12, 7, 10, 11))
-    ours = after(matcha(graph=Ring(), budget=1.0, alpha=1 / 3, **TRAINING), federation)
-    torch.testing.assert_close(ours, after(dpsgd(graph=Ring(), **TRAINING), federation), rtol=0, atol=1e-12)
+    ours = model(matcha(graph=Ring(), budget=1.0, alpha=1 / 3, **TRAINING), federation)
+    torch.testing.assert_close(ours, model(dpsgd(graph=Ring(), **TRAINING), federation), rtol=0, atol=1e-12)
 
 
 def test_on_a_complete_graph_it_is_unweighted_fedavg(blobs):  # H2
     assert plan_for(Complete(), 5, 1.0).alpha == pytest.approx(1 / 5, abs=1e-9)
     assert plan_for(Complete(), 5, 1.0).rho == pytest.approx(0, abs=1e-9)
-    ours = after(matcha(graph=Complete(), budget=1.0, **TRAINING), blobs())
-    other = after(fedavg(equal=True, **TRAINING), blobs())
+    ours = model(matcha(graph=Complete(), budget=1.0, **TRAINING), blobs())
+    other = model(fedavg(equal=True, **TRAINING), blobs())
     torch.testing.assert_close(ours, other.expand_as(ours), rtol=0, atol=1e-9)
 
 

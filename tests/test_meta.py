@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from laws import Make, assert_same, differ, every_executor, linear
 from polycentric import (
     SGD,
     Adam,
@@ -41,20 +42,13 @@ from polycentric.learn import Maml, Schedule
 from polycentric.loop import Run, prepare
 from polycentric.task import Batch
 
-Make = Callable[..., Federation]
 Meta = Callable[..., Method]
-
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
 
 TRAINING: dict[str, Any] = {"lr": 0.05, "batch": 5, "momentum": 0.5, "decay": 0.9}
 
 
 def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(*shape, 4), nn.Tanh(), nn.Linear(4, n_outputs))  # smooth, with a Hessian
-
-
-def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Linear(*shape, n_outputs, bias=False)
 
 
 def ready(method: Method, federation: Federation, **how: Any) -> Run:
@@ -86,14 +80,6 @@ def gradient(method: Meta, federation: Federation, beta: float, steps: int, how:
 def slope(federation: Federation, how: dict[str, Any]) -> Tensor:
     """The mean over clients of their full gradients: FedSGD with equal weights."""
     return moved(fedavg(equal=True, lr=1.0, steps=1, batch=None), federation, **how)
-
-
-def assert_same(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 # -- Reptile -------------------------------------------------------------------------------------------------

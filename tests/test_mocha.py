@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from laws import Make
 from polycentric import Everyone, Federation, Method, Mistake, Poisson, State, Uniform, mocha, run_round
 from polycentric.clock import Load
 from polycentric.covariance import cov_and_prec
@@ -22,7 +22,6 @@ from polycentric.reproduce.mocha import LINKS, times
 from polycentric.round import receive
 from polycentric.select import Stragglers
 
-Make = Callable[..., Federation]
 SIZES = (23, 7, 12, 5, 30)
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-11}
 

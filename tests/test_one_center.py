@@ -6,7 +6,6 @@ The rule (Li et al., MLSys 2020): mu rises by 0.1 when the mean loss rises, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +15,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
+from laws import Make, assert_same, differ, every_executor, linear, ready
 from polycentric import (
     SGD,
     Active,
@@ -46,38 +46,13 @@ from polycentric import (
     run_round,
 )
 from polycentric.clock import Traffic, traffic
-from polycentric.loop import Run, Schedule, environment, prepare, resume
+from polycentric.loop import Run, Schedule, environment, resume
 from polycentric.mixing import Heard
-from polycentric.models import mlp
 from polycentric.optimizer import AdaptiveMu
 from polycentric.record import Folder
 
-Make = Callable[..., Federation]
-
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
-every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
-
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5, "momentum": 0.5, "decay": 0.9}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Linear(*shape, n_outputs, bias=False)
-
-
-def ready(method: Method, federation: Federation, **how: Any) -> Run:
-    return prepare(method, federation, **{"model": small, "dtype": "float64", **how})
-
-
-def assert_same(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 # -- the rule ------------------------------------------------------------------------------------------------

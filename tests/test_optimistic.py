@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 import torch
 
 import polycentric as pc
+from laws import Make
 from polycentric import Federation, KeepPrivate, Method, fedavg, fesem, nofed
 from polycentric.evaluate import evaluate, optimistic
 from polycentric.loop import Run
-
-Make = Callable[..., Federation]
 
 
 def trained(method: Method, federation: Federation, **how: Any) -> Run:

@@ -4,15 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from laws import random
 from polycentric.errors import Mistake
 from polycentric.mixing import Heard
 from polycentric.optimizer import SGD, Adam, Average, Momentum
 
 RULES = (SGD(0.3), Momentum(0.3, 0.8), Adam(0.3, 0.8, 0.9, 1e-6))
-
-
-def random(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def torch_rule(rule, parameters):

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from laws import Make, assert_same, differ, model, small
 from polycentric import (
     SGD,
     Everyone,
-    Federation,
     Method,
     Momentum,
     Poisson,
     Prox,
     Star,
-    State,
     Stragglers,
     TrimmedMean,
     Uniform,
@@ -38,37 +37,10 @@ from polycentric.cohort import Cohort
 from polycentric.learn import Schedule
 from polycentric.learn.batches import plan_of
 from polycentric.loop import prepare
-from polycentric.models import mlp
 from polycentric.stack import Layout
-
-Make = Callable[..., Federation]
 
 # Minibatches, momentum and a decaying rate: equal methods must agree in all of it.
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5, "momentum": 0.5, "decay": 0.9}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
-
-
-def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> State:
-    prepared = prepare(method, federation, model=small, dtype="float64", **how)
-    state = prepared.state
-    for _ in range(rounds):
-        state, _ = run_round(method, state, prepared.clients)
-    return state
-
-
-def model(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> Tensor:
-    return after(method, federation, rounds, **how).centers["model"]
-
-
-def assert_same(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-def differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 # -- FedAvg, FedSGD, NoFed -----------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import polycentric.loop
+from laws import Make, small
 from polycentric import (
     Adam,
     Churn,
@@ -33,17 +34,10 @@ from polycentric import (
 )
 from polycentric.loop import Schedule, environment, prepare, resume
 from polycentric.methods import METHODS
-from polycentric.models import mlp
 from polycentric.record import Folder
 from polycentric.report.participation import draw_participation, took_part
 
-Make = Callable[..., Federation]
-
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
-
-
-def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 def begun(method: Method, federation: Federation, path: Path, **schedule: Any) -> Run:
@@ -165,7 +159,7 @@ def test_who_took_part_is_counted_by_rounds(name: str, blobs: Make, tmp_path: Pa
         state, trips = run_round(done.method, state, clients)
         for k in {k for trip in trips for k in trip.arrived.index.tolist()}:
             came[k] += 1
-    assert list(done.tally.took) == came and came[2] == 0 and len(set(came)) > 1
+    assert done.tally.took.tolist() == came and came[2] == 0 and len(set(came)) > 1
     told = done.summary()["participation"]
     assert told["mean"] == pytest.approx(sum(came) / 5) and told["never"] == came.count(0) - 1
     assert took_part(tmp_path / "run").tolist() == [n for k, n in enumerate(came) if k != 2]

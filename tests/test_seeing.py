@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 import torch
 
 import polycentric as pc
-from polycentric import Federation, fedavg, fesem, run_round
+from laws import Make
+from polycentric import fedavg, fesem, run_round
 from polycentric.cells import ended
 from polycentric.cli import outcome
 from polycentric.errors import Mistake
@@ -22,8 +22,6 @@ from polycentric.metrics import shared_information
 from polycentric.record import Folder
 from polycentric.report import clusters as see
 from polycentric.topology.clusters import inner_products
-
-Make = Callable[..., Federation]
 
 
 def cloud(n: int = 12, width: int = 30, seed: int = 0) -> torch.Tensor:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polycentric as pc
+from laws import small
 from polycentric.clock import Hops, Load, Pairs, Punctual, load_of, traffic
 from polycentric.cohort import Cohort
 from polycentric.config import Settings
@@ -20,7 +21,6 @@ from polycentric.errors import Mistake
 from polycentric.learn import Gradient, Maml, Train, Value
 from polycentric.loop import Schedule, environment, prepare, resume
 from polycentric.method import Exchange, Method
-from polycentric.models import mlp
 from polycentric.record import Folder, Tally
 from polycentric.round import Trip, run_round
 from polycentric.topology import Sums
@@ -457,10 +457,6 @@ def test_half_of_the_matchings_on_average_take_half_of_the_time():
 
 
 # -- deadlines -----------------------------------------------------------------------------------------------
-
-
-def small(shape, n_outputs):
-    return mlp(shape, n_outputs, hidden=(4,))
 
 
 class Square(torch.nn.Module):

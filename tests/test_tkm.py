@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import polycentric as pc
+from laws import everyone, random
 from polycentric.aggregate import Robust
-from polycentric.cohort import Cohort
 from polycentric.data import Federation, deal, mixture
 from polycentric.data.partition import Natural
 from polycentric.loop import prepare
@@ -22,14 +22,6 @@ from polycentric.topology.trimmed import squared_distance
 
 LAW = settings(max_examples=15, deadline=None, derandomize=True)
 HOW: dict[str, Any] = {"rounds": 3, "dtype": "float64", "fine_tune": 0}
-
-
-def everyone(n: int) -> Cohort:
-    return Cohort(torch.arange(n), torch.ones(n, dtype=torch.int64), torch.ones(n).double(), n, seed=0, round=0)
-
-
-def random(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def placed(topology: Seeding, rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from laws import random
 from polycentric.aggregate import Mean
 from polycentric.cohort import Cohort
 from polycentric.errors import Mistake
@@ -27,10 +28,6 @@ def close(a, b, tolerance=1e-10):
 
 def exact(values):
     return torch.tensor(values, dtype=torch.float64)
-
-
-def random(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def everyone(sizes, round=0):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .mixing import Mixing
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
+    from .privacy import Gaussian
     from .round import run_round
     from .select import Active, ByCell, Churn, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
@@ -69,6 +70,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
+    "privacy": "Gaussian",
     "round": "run_round",
     "select": "Active ByCell Churn Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
@@ -114,6 +116,7 @@ __all__ = [
     "Exchange",
     "Exponential",
     "Federation",
+    "Gaussian",
     "Geometric",
     "GeometricMedian",
     "Gossip",

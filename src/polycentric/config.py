@@ -32,6 +32,7 @@ from .method import Method
 from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
+from .privacy import Gaussian, NoPrivacy, Privacy
 from .select import Active, ByCell, Churn, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
@@ -62,6 +63,7 @@ PARTS: dict[object, dict[str, Callable[..., Any]]] = {
     },
     Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
     Term: {"prox": Prox},
+    Privacy: {"none": NoPrivacy, "gaussian": Gaussian},
     Geometry: GEOMETRIES,
     Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
     Network: NETWORKS,

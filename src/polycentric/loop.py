@@ -37,6 +37,7 @@ from .machine import device_of, versions
 from .method import Method, State
 from .metrics import Scores, agreement, participation, plain, share_below, shared_information
 from .models import default
+from .privacy import epsilon
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, opened, receive, run_round
 from .stack import take
@@ -144,7 +145,7 @@ class Run:
             "simulated_seconds": self.tally.seconds,
             "late": self.tally.late,
             "participation": self._participation(),
-            "epsilon": None,
+            "epsilon": self._epsilon(),
             "dropped": self.tally.dropped,
             "attack": repr(self.clients.attack) if self.clients.attack else None,
             "attackers": int(self.clients.liars.sum()),  # their scores count nowhere
@@ -231,11 +232,12 @@ class Run:
         if watch:
             watch(after.round, self.schedule.rounds, row)
 
-    def _took(self, trips: list[Trip]) -> tuple[int, ...]:
+    def _took(self, trips: list[Trip]) -> Tensor:
         """In how many rounds an answer of every client came, this one counted."""
-        took = torch.tensor(self.tally.took or [0] * self.federation.n_clients)
+        before = self.tally.took
+        took = torch.zeros(self.federation.n_clients, dtype=torch.int64) if before is None else before.clone()
         took[torch.cat([trip.arrived.index for trip in trips])] += 1
-        return tuple(took.tolist())
+        return took
 
     def _check(self, trips: list[Trip], late: list[int], before: State, after: State) -> None:
         for trip, left_out in zip(trips, late, strict=True):
@@ -394,13 +396,17 @@ class Run:
             self.averaged = (self.state, found)
         return self.averaged[1]
 
+    def _epsilon(self) -> float | None:
+        """What the rounds so far promise every client, at delta = m^-1.1; None: nothing."""
+        rho = sum(exchange.privacy.rho for round in range(self.state.round) for exchange in self.method.at(round))
+        return epsilon(rho, max(2, self.federation.n_clients) ** -1.1) if 0 < rho < math.inf else None
+
     def _participation(self) -> dict[str, Any] | None:
         """How often those who train took part, where there was a round."""
-        return participation(torch.tensor(self.tally.took)[self._trains].numpy()) or None if self.tally.took else None
-
-    @property
-    def _trains(self) -> Tensor:
-        return (self.federation.train.sizes > 0).cpu() & ~self.clients.new
+        if self.tally.took is None:
+            return None
+        trains = (self.federation.train.sizes > 0) & ~self.clients.new
+        return participation(self.tally.took[trains].numpy()) or None
 
     def _checkpoint(self) -> None:
         if self.folder:
@@ -423,11 +429,14 @@ class Run:
             ]
         )
         group = self.federation.group
+        trains = (self.federation.train.sizes > 0) & ~self.clients.new
+        came = [""] * len(trains) if self.tally.took is None else map(str, self.tally.took.tolist())
+        took = [n if there else "" for n, there in zip(came, trains.tolist(), strict=True)]
         for k, name in enumerate(self.federation.clients):
             values = [self.scores[c].accuracy[k] for c in columns] + [self.scores[c].loss[k] for c in columns]
             counts = not bool(self.clients.liars[k])  # an attacker's scores count nowhere
             shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
-            shown.append(str(self.tally.took[k]) if self.tally.took and bool(self._trains[k]) else "")
+            shown.append(took[k])
             writer.writerow([name, "" if group is None else int(group[k]), int(self.scores["in_use"].count[k]), *shown])
         self.folder.write_text("clients.csv", table.getvalue())
         if edges := edge_scores(self.method, self.state, self.clients, self.federation.test):

@@ -63,6 +63,22 @@ class Exchange:
                 f"{type(self.privacy).__name__} protects {', '.join(covered or ())}, but {', '.join(bare)} would "
                 "leave the clients unprotected: choose a part that covers it, or do not send it"
             )
+        if covered is not None:
+            self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        """Noise at the centers hides a client only where its weights, and nothing else, say how far it moves them."""
+        name = type(self.privacy).__name__
+        why = (
+            "clients hear each other without a center that could add noise"
+            if self.topology.at_home
+            else f"where clients belong in {type(self.topology).__name__} is found from what they send"
+            if type(self.topology).place is not Topology.place
+            else f"{type(self.aggregate).__name__} is not a sum with weights"
+            if not isinstance(self.aggregate, Mean)
+            else ""
+        )
+        require(not why, f"{name} bounds what one client does to a weighted mean, and {why}: leave privacy out there")
 
     @property
     def chain(self) -> tuple[Learner, ...]:

@@ -50,7 +50,8 @@ class Tally:
     seconds: float = 0.0  # simulated: when the last client was done
     times: tuple[float, ...] = ()  # when every client was; empty: all at the same time
     late: int = 0  # answers that missed the clock's deadline
-    took: tuple[int, ...] = ()  # in how many rounds an answer of every client came; empty: no round yet
+    # In how many rounds an answer of every client came, (clients,); None: no round yet. There may be a million of them.
+    took: Tensor | None = field(default=None, compare=False, repr=False)
 
     def clients_times(self, n_clients: int) -> Tensor:
         """When every client was done, (clients,)."""
@@ -197,7 +198,7 @@ class Folder:
         manifest = {
             "round": checkpoint.state.round,
             "sha256": digest,
-            "tally": asdict(checkpoint.tally),
+            "tally": asdict(checkpoint.tally) | {"took": _listed(checkpoint.tally.took)},
             "history": list(checkpoint.history),
         }
         self.write_json(f"checkpoints/{stem}.json", manifest | {"check": _check_of(manifest)})
@@ -263,7 +264,12 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
 
 
 def _tally(found: dict[str, Any]) -> Tally:
-    return Tally(**found | {name: tuple(found.get(name, ())) for name in ("times", "took")})
+    took = torch.tensor(found["took"]) if found.get("took") else None
+    return Tally(**found | {"times": tuple(found.get("times", ())), "took": took})
+
+
+def _listed(took: Tensor | None) -> list[int] | None:
+    return None if took is None else [int(n) for n in took.tolist()]
 
 
 def _check_of(manifest: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -96,9 +97,9 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     memory = write(memory, [(note.block.index, note.kept) for note in notes])
 
     settled = {name: aggregate.settle(heard[name], centers[name]) for name in exchange.sends}
-    settled = exchange.privacy.at_centers(settled, centers, lambda: topology.up(memory, everyone, "model"), cohort)
+    arrived, ups = nobody.join(note.block for note in notes), partial(topology.up, memory, name="model")
+    settled = exchange.privacy.at_centers(settled, centers, ups, everyone, arrived)
     centers = exchange.optimizer.step(centers, settled)  # step
-    arrived = nobody.join(note.block for note in notes)
     lost = cohort[~torch.isin(cohort.index, arrived.index)]
     memory = write(memory, [(lost.index, select.missed(lost))])
     memory, centers = topology.meet(memory, arrived, centers)

@@ -33,10 +33,7 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5, clients: int = 30, seed: in
 
     Reference: Li et al., Federated optimization in heterogeneous networks, MLSys 2020, section 5.1.
     """
-    _check_real("synthetic alpha", alpha)
-    _check_real("synthetic beta", beta)
-    _check_count("synthetic clients", clients, MOST_CLIENTS)
-    _check_count("synthetic seed", seed, (1 << 63) - 1, least=0)
+    _check("synthetic", alpha=alpha, beta=beta, clients=clients, seed=seed)
     n_inputs, n_classes = 60, 10
     k = torch.arange(clients)
     sizes = (4 + 2 * draw.normal(seed, "size", k)).exp().long().add(50).clamp(max=LARGEST_CLIENT)
@@ -78,16 +75,7 @@ def teacher(
 
     x ~ N(0, I)     y = u_m . x + noise * e,  e ~ N(0, 1)
     """
-    _check_count("teacher clients", clients, MOST_CLIENTS)
-    _check_count("teacher dimension", dimension, 10_000)
-    _check_count("teacher examples", examples, 1_000_000)
-    _check_count("teacher seed", seed, (1 << 63) - 1, least=0)
-    _check_real("teacher rho", rho)
-    _check_real("teacher noise", noise)
-    require(
-        clients * dimension * examples <= 1 << 31,
-        f"teacher: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
-    )
+    _check("teacher", clients=clients, dimension=dimension, examples=examples, seed=seed, rho=rho, noise=noise)
     m = torch.arange(clients)[:, None]
     truth = draw.normal(seed, "v", _grid(dimension)) + rho * draw.normal(seed, "r", m, _grid(dimension))
     x = draw.normal(seed, "x", m, _grid(examples * dimension)).view(clients, examples, dimension)
@@ -119,18 +107,11 @@ def minority(
     Their own directions differ, so one of them does not teach what another one needs. With share = 0.05 a fortieth of
     all examples are of class 1: always saying 0 is right 97.5 % of the time, so judge by the area under the ROC curve.
     """
-    _check_count("minority clients", clients, MOST_CLIENTS)
-    _check_real("minority share", share)
+    _check(
+        "minority", clients=clients, share=share, dimension=dimension, examples=examples, distance=distance,
+        spread=spread, seed=seed, fewest=2,
+    )  # fmt: skip
     require(share <= 1, f"minority share is a share of the clients, at most 1, got {share}")
-    _check_count("minority dimension", dimension, 10_000)
-    _check_count("minority examples", examples, 1_000_000, least=2)
-    _check_real("minority distance", distance)
-    _check_real("minority spread", spread)
-    _check_count("minority seed", seed, (1 << 63) - 1, least=0)
-    require(
-        clients * dimension * examples <= 1 << 31,
-        f"minority: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
-    )
     k = torch.arange(clients)
     has = draw.uniform(seed, "has", k).argsort().argsort() < max(1, round(share * clients))
     y = (torch.arange(examples) % 2 == 1) & has[:, None]  # (clients, examples)
@@ -173,17 +154,10 @@ def mixture(
         dimension: d.
         examples: of every client to train on.
     """
-    _check_count("mixture k", k, 1000)
-    _check_count("mixture clients", clients, MOST_CLIENTS)
-    _check_count("mixture dimension", dimension, 10_000)
-    _check_count("mixture examples", examples, 1_000_000)
-    _check_count("mixture seed", seed, (1 << 63) - 1, least=0)
-    _check_real("mixture apart", apart)
-    _check_real("mixture noise", noise)
-    require(
-        clients * dimension * (examples + 2 * dimension) <= 1 << 31,
-        f"mixture: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
-    )
+    _check(
+        "mixture", k=k, clients=clients, dimension=dimension, examples=examples, seed=seed, apart=apart, noise=noise,
+        probes=True,
+    )  # fmt: skip
     m = torch.arange(clients)[:, None]
     group = m[:, 0] % k
     vectors = draw.normal(seed, "u", torch.arange(k)[:, None], _grid(dimension)) * (apart / math.sqrt(2 * dimension))
@@ -211,11 +185,26 @@ def _grid(n: int) -> torch.Tensor:
     return torch.arange(n)[None]
 
 
-def _check_real(what: str, value: float) -> None:
-    good = isinstance(value, int | float) and math.isfinite(value) and value >= 0
-    require(good, f"{what} must be a number of at least 0, got {value!r}; try 0.5")
+WHOLE = {  # numbers that are counted: the least and the most
+    "clients": (1, MOST_CLIENTS), "dimension": (1, 10_000), "examples": (1, 1_000_000), "k": (1, 1000),
+    "seed": (0, (1 << 63) - 1),
+}  # fmt: skip
 
 
-def _check_count(what: str, value: int, most: int, least: int = 1) -> None:
-    good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-    require(good, f"{what} must be a whole number from {least} to {most:,}, got {value!r}")
+def _check(what: str, *, fewest: int = 1, probes: bool = False, **given: float) -> None:
+    """Refuse what cannot be made, or would not fit; `fewest` examples; `probes`: 2 d more beside them."""
+    for name, value in given.items():
+        if name in WHOLE:
+            least, most = WHOLE[name]
+            least = max(least, fewest) if name == "examples" else least
+            good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+            require(good, f"{what} {name} must be a whole number from {least} to {most:,}, got {value!r}")
+        else:
+            good = isinstance(value, int | float) and math.isfinite(value) and value >= 0
+            require(good, f"{what} {name} must be a number of at least 0, got {value!r}; try 0.5")
+    if "examples" in given:
+        clients, dimension, examples = (given[name] for name in ("clients", "dimension", "examples"))
+        require(
+            clients * dimension * (examples + 2 * dimension * probes) <= 1 << 31,
+            f"{what}: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
+        )

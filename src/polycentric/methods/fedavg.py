@@ -19,6 +19,7 @@ from ..aggregate import Aggregate, Mean
 from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import Average, Center
+from ..privacy import NoPrivacy, Privacy
 from ..select import Everyone, Select, Stragglers
 from ..stack import WHOLE, Cut
 from ..topology import Star
@@ -29,6 +30,7 @@ def fedavg(
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
     equal: bool = False,
     stragglers: float = 0.0,
     cut: Cut = WHOLE,
@@ -40,6 +42,7 @@ def fedavg(
         select: who takes part in a round.
         center: what the center does with the mean: `Average()`, `SGD(lr)`, `Momentum(lr, beta)`, `Adam(lr)`.
         aggregate: `Mean()`, or a robust rule such as `TrimmedMean(0.1)`.
+        privacy: `Gaussian(clip, noise)` hides what any one client sends.
         equal: count every client the same instead of by its examples.
         stragglers: share of the cohort that is too slow; FedAvg waits for nobody and drops them.
         cut: parameters that stay at home, such as `KeepPrivate("conv*")`.
@@ -51,6 +54,7 @@ def fedavg(
         topology=Star(equal=equal),
         select=select,
         aggregate=aggregate,
+        privacy=privacy,
         optimizer=center,
     )
     return Method.of("fedavg", exchange, cut=cut)

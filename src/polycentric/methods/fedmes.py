@@ -28,6 +28,7 @@ from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import Average, Center
+from ..privacy import NoPrivacy, Privacy
 from ..select import ByCell, Everyone, Select
 from ..topology import CellClusters, Cells
 
@@ -41,6 +42,7 @@ def fedmes(
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
     **training: Any,
 ) -> Method:
     """FedMes; `training` are the arguments of `Train` (lr, epochs, batch, ...).
@@ -53,6 +55,7 @@ def fedmes(
         select: who takes part; `ByCell(20)` is the paper's rule; `ByCell(20, of=Active(1))` prefers high losses.
         center: what every edge does with its mean.
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
+        privacy: `Gaussian(clip, noise)` hides what any one client sends, from all edges together.
     """
     for name, alpha in (("alpha_u", alpha_u), ("alpha_v", alpha_v)):
         require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}: only the ratio of the two matters")
@@ -63,6 +66,7 @@ def fedmes(
         select=select.within(cells) if isinstance(select, ByCell) else select,
         optimizer=center,
         aggregate=aggregate,
+        privacy=privacy,
     )
     if models == 1:
         return Method.of("fedmes", exchange)

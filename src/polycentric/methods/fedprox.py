@@ -25,6 +25,7 @@ from ..learn import MeanLoss, Train
 from ..method import Exchange, Held, Method
 from ..objective import AdaptiveProx, Prox, Term
 from ..optimizer import AdaptiveMu, Average, Center
+from ..privacy import NoPrivacy, Privacy
 from ..select import Everyone, Select, Stragglers
 from ..topology import Star
 
@@ -37,6 +38,7 @@ def fedprox(
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
     stragglers: float = 0.0,
     terms: tuple[Term, ...] = (),
     **training: Any,
@@ -56,7 +58,7 @@ def fedprox(
         )
     if stragglers:
         select = Stragglers(select, stragglers)
-    parts: dict[str, Any] = {"topology": Star(), "select": select, "aggregate": aggregate}
+    parts: dict[str, Any] = {"topology": Star(), "select": select, "aggregate": aggregate, "privacy": privacy}
     if not adaptive:
         return Method.of("fedprox", Exchange(learn=(train,), optimizer=center, **parts))
     exchange = Exchange(

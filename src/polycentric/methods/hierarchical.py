@@ -21,6 +21,7 @@ from ..coverage import Attached, Geometry, Overlap
 from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import Average, Center
+from ..privacy import NoPrivacy, Privacy
 from ..select import ByCell, Everyone, Select
 from ..topology import Cells, TwoLevel
 
@@ -32,6 +33,7 @@ def hierarchical(
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
     **training: Any,
 ) -> Method:
     """Edges and a cloud; `training` are the arguments of `Train` (lr, epochs, batch, ...).
@@ -42,6 +44,7 @@ def hierarchical(
         select: who takes part; `ByCell(20)` asks 20 clients of every edge.
         center: what every edge does with its mean.
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
+        privacy: `Gaussian(clip, noise)` hides what any one client sends, from all edges together.
     """
     own = Attached(cells)
     exchange = Exchange(
@@ -50,5 +53,6 @@ def hierarchical(
         select=select.within(own) if isinstance(select, ByCell) else select,
         optimizer=center,
         aggregate=aggregate,
+        privacy=privacy,
     )
     return Method.of("hierarchical", exchange)

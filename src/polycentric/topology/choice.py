@@ -51,17 +51,17 @@ class Choice(Topology):
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """A column of ones for a candidate; for `model`, the center the client chose last."""
+        k = self.n_centers(cohort.n_clients)
         if name.startswith("candidate"):
-            here = torch.full((len(cohort),), min(_number(name), self.k - 1))
-            return Mixing.gather(here, self.k, of="model")
-        return Mixing.gather(memory["assignment"].cpu()[cohort.index], self.k)
+            here = torch.full((len(cohort),), min(_number(name), k - 1))
+            return Mixing.gather(here, k, of="model")
+        return Mixing.gather(memory["assignment"].cpu()[cohort.index], k)
 
     def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
         """A row on every link; nothing for a candidate beyond the centers."""
-        again = name.startswith("candidate") and _number(name) >= self.k
-        return super().carried(
-            memory, cohort, name, Mixing.gather(cohort.index[:0], self.k) if again else mixing, width
-        )
+        k = self.n_centers(cohort.n_clients)
+        again = name.startswith("candidate") and _number(name) >= k
+        return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], k) if again else mixing, width)
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Where they chose to be."""
@@ -69,11 +69,11 @@ class Choice(Topology):
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns."""
-        place = memory["assignment"].cpu()[cohort.index]
+        place, k = memory["assignment"].cpu()[cohort.index], self.n_centers(cohort.n_clients)
         weight = cohort.weights if self.weighted else cohort.counts
         if self.over_all:
-            return Mixing.scatter(place, self.k, weight / weight.sum().clamp(min=1e-300), "keep")
-        return Mixing.scatter(place, self.k, weight)
+            return Mixing.scatter(place, k, weight / weight.sum().clamp(min=1e-300), "keep")
+        return Mixing.scatter(place, k, weight)
 
 
 def _number(candidate: str) -> int:

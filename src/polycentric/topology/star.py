@@ -19,8 +19,8 @@ class Star(Topology):
     """One center: up is a single row, so `down @ up` has rank one (FedAvg).
 
     `equal`: every client counts the same, instead of by its examples. `denominator`: a fixed divisor; what
-    the row then lacks of one stays with the center (unbiased under Poisson sampling, needed for client-level
-    privacy, where a mean over those who came has no bounded sensitivity).
+    the row then lacks of one stays with the center (unbiased under Poisson sampling, and needed for client-level
+    privacy where who came is a secret: a mean over those who came then has no bounded sensitivity).
     """
 
     equal: bool = False
