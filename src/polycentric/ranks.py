@@ -192,9 +192,9 @@ class Ranks:
             yield
         except RuntimeError as error:
             if "imed out" in str(error) or "imeout" in str(error):
-                said = f"rank {self.rank} of {self.size} has had no word from another for {self.wait:g} seconds"
+                said = f"one of the {self.size} ranks has said nothing for {self.wait:g} seconds"
             else:
-                said = f"rank {self.rank} of {self.size} has lost another, which was ended or has failed"
+                said = f"one of the {self.size} ranks was ended or has failed"
             raise Lost(said) from error
 
 
@@ -225,7 +225,7 @@ def joined(wait: float = 600.0) -> Iterator[Ranks]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=wait))
     except (RuntimeError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
-        raise Lost(f"rank {ranks.rank} of {ranks.size} cannot reach the others: {why}") from error
+        raise Lost(f"the {ranks.size} ranks cannot reach each other: {why}") from error
     try:
         yield ranks
     finally:

@@ -15,8 +15,13 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows its code instead
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the last whole round is kept
+    signal.signal(signal.SIGTERM, _told_to_end)
     sys.exit(outcome(sys.argv[1:] if arguments is None else arguments))
+
+
+def _told_to_end(*_: object) -> None:
+    """SIGTERM is as Ctrl-C: the last whole round is kept."""
+    raise KeyboardInterrupt("SIGTERM")
 
 
 def outcome(arguments: list[str]) -> int:
@@ -65,8 +70,8 @@ def _quiet(error: Exception) -> bool:
     from .app import Interrupted
 
     rank, _ = _ranks()
-    if isinstance(error, Lost):
-        return rank > 1  # the second speaks, too: the first may be the one that is lost
+    if isinstance(error, Lost) or (isinstance(error, Interrupted) and error.__cause__ and error.__cause__.args):
+        return rank > 1  # the second speaks, too: the first may be the one that is lost, and torchrun ends the others
     words = cast("type[Exception]", typer.BadParameter.__mro__[2])
     return isinstance(error, Aside) or (rank > 0 and isinstance(error, Interrupted | typer.Abort | Diverged | words))
 

@@ -184,7 +184,11 @@ def run(
                 name = f"{asked.method}-{prepared.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
                 folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
                 enter(prepared, asked, folder)
-        with progress(asked.method, asked.rounds, quiet=hidden) as watch, _interruptible(_again(folder)):
+        place = ranks.text(str(folder.path) if folder else "")
+        with (
+            progress(asked.method, asked.rounds, quiet=hidden) as watch,
+            _interruptible(f"polycentric resume {place}"),
+        ):
             prepared.go(_tracked(watch, folder.path) if track and folder else watch)
         below = _share_below_alone(asked, prepared, hidden) if alone else None
     if folder is None:  # another rank speaks for all
@@ -223,7 +227,10 @@ def resume(
                 summary = opened.read_json("summary.json") if (folder / "summary.json").is_file() else {}
         done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= rounds else "no")
         if done == "no":
-            with progress(f"resume {folder.name}", rounds, quiet=hidden) as watch, _interruptible(_again(opened)):
+            with (
+                progress(f"resume {folder.name}", rounds, quiet=hidden) as watch,
+                _interruptible(f"polycentric resume {folder}"),
+            ):
                 ended, problems = reopen(opened, watch, ranks=ranks)
             summary = ended.summary()
     if opened is None:  # another rank speaks for all
@@ -629,11 +636,6 @@ def _interruptible(command: str = "") -> Iterator[None]:
         raise Interrupted(again) from end
     except Lost as end:
         raise Lost(f"{end}; {again}") from end
-
-
-def _again(folder: Any) -> str:
-    """What to type to go on with a run; a rank without a folder does not know its name."""
-    return f"polycentric resume {folder.path if folder else 'RUN'}"
 
 
 def _closing(summary: dict[str, Any]) -> None:
