@@ -49,8 +49,8 @@ class Shelf:
     def __init__(self, folder: Path | None = None) -> None:
         self._count = itertools.count()
         if folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="polycentric-")
-            folder = Path(self._temporary.name)
+            folder = Path(tempfile.mkdtemp(prefix="polycentric-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = folder
         with said(folder):
             folder.mkdir(parents=True, exist_ok=True)
