@@ -29,7 +29,7 @@ from polycentric.clock import Physical
 from polycentric.cohort import Cohort
 from polycentric.errors import Aside
 from polycentric.loop import Run, Schedule, environment, prepare, resume
-from polycentric.ranks import ALONE, Ranks, asked, dealt, joined, own_device
+from polycentric.ranks import ALONE, Ranks, asked, dealt, join_ranks, own_device
 from polycentric.record import Folder
 from polycentric.round import Answer
 
@@ -95,7 +95,7 @@ def main(where: Path) -> None:
     """Everything that two ranks are asked to do together; what they found is written beside it."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    with joined(30) as ranks:
+    with join_ranks(30) as ranks:
         for name in [*CASES, "own blocks"]:
             case(name, ranks, where / name).go()
         for name in RESUMED:
@@ -234,7 +234,7 @@ def test_everybody_gets_a_share_and_the_largest_go_first() -> None:
 def test_a_rank_alone_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     assert asked() == ALONE
-    with joined() as ranks:
+    with join_ranks() as ranks:
         assert ranks.first and ranks.text("a") == "a" and ranks.mine([1, 2, 3]) == [1, 2, 3]
         ones = torch.ones(2)
         ranks.add(ones)
@@ -274,7 +274,7 @@ def test_a_device_of_one_rank_only_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ranks_must_wait_for_some_time() -> None:
-    with pytest.raises(Mistake, match="some seconds, got 0; try 600"), joined(0):
+    with pytest.raises(Mistake, match="some seconds, got 0; try 600"), join_ranks(0):
         pass
 
 

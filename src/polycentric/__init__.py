@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .clock import Delays, Normalised, Physical
     from .coverage import CellMap, CellRegions, CellTable, Overlap, RingCells
     from .data import Classes, Dirichlet, Federation, Iid, InCells, Natural, Quantity, Rotations, Shards, load
-    from .errors import Diverged, Mistake
+    from .errors import Diverged, Lost, Mistake
     from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
     from .learn import Looped, Stacked, Train
     from .loop import Run, run
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .mixing import Mixing
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
+    from .ranks import join_ranks
     from .round import run_round
     from .select import Active, ByCell, Churn, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
@@ -59,7 +60,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "clock": "Delays Normalised Physical",
     "coverage": "CellMap CellRegions CellTable Overlap RingCells",
     "data": "Classes Dirichlet Federation Iid InCells Natural Quantity Rotations Shards load",
-    "errors": "Diverged Mistake",
+    "errors": "Diverged Lost Mistake",
     "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
@@ -69,6 +70,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "mixing": "Mixing",
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
+    "ranks": "join_ranks",
     "round": "run_round",
     "select": "Active ByCell Churn Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
@@ -127,6 +129,7 @@ __all__ = [
     "LargeNorm",
     "Line",
     "Looped",
+    "Lost",
     "Matchings",
     "Mean",
     "Median",
@@ -177,6 +180,7 @@ __all__ = [
     "fomaml",
     "hierarchical",
     "ifca",
+    "join_ranks",
     "load",
     "maml",
     "matcha",

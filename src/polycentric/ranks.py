@@ -210,7 +210,7 @@ def asked() -> Ranks:
 
 
 @contextmanager
-def joined(wait: float = 600.0) -> Iterator[Ranks]:
+def join_ranks(wait: float = 600.0) -> Iterator[Ranks]:
     """This process's place among those that torchrun has started; alone without torchrun.
 
     `wait`: seconds without a word before another rank counts as lost.

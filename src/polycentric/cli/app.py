@@ -163,7 +163,7 @@ def run(
     """
     from ..cells import enter
     from ..metrics import plain
-    from ..ranks import joined
+    from ..ranks import join_ranks
     from ..record import Folder
     from .screen import out as screen
     from .screen import progress, summary_table, tell
@@ -175,7 +175,7 @@ def run(
         executor=executor, block=block, workers=workers, device=device, dtype=dtype, clock=clock, attack=attack,
         state=state, set=settings,
     )  # fmt: skip
-    with joined(wait) as ranks:
+    with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
             asked = _settings(method, **options)
@@ -213,12 +213,12 @@ def resume(
 ) -> None:
     """Go on with an interrupted run; it ends with the very bits it would have had."""
     from ..cells import reopen, settings_of
-    from ..ranks import joined
+    from ..ranks import join_ranks
     from ..record import Folder
     from .screen import out as screen
     from .screen import progress, say, summary_table, tell
 
-    with joined(wait) as ranks:
+    with join_ranks(wait) as ranks:
         opened, rounds, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
         with ranks.together():
             if ranks.first:
