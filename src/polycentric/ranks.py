@@ -86,11 +86,12 @@ class Ranks:
         """From the rank that has an answer to all others."""
         parts: dict[str, Stacks] = {}
         if answer is not None:
-            good = torch.isin(block.index, answer.block.index)  # who sent a number that is not finite is left out
-            parts = {"sent": answer.sent, "kept": answer.kept, "good": {"good": good}}
+            parts = {"sent": answer.sent, "kept": answer.kept}
+            if len(answer.block) < len(block):  # who sent a number that is not finite is left out
+                parts["block"] = {"good": torch.isin(block.index, answer.block.index)}
         parts = self.stacks(parts, owner)
-        found = block[parts["good"].pop("good").cpu()]
-        return answer or Answer(found, parts["sent"], parts["kept"])
+        arrived = block[parts["block"]["good"]] if "block" in parts else block
+        return answer or Answer(arrived, parts["sent"], parts["kept"])
 
     # -- what the first rank has read ----------------------------------------------------------------------
 
