@@ -26,7 +26,7 @@ from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
 from .ranks import ALONE, Ranks
 from .round import Answer, receive, visit
-from .stack import Stacks, take
+from .stack import Stacks, aligned, take
 from .task import Task, draws, runs_stacked
 
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
@@ -178,7 +178,7 @@ class Simulation:
             sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
         good = finite(sent | kept, len(block))
         if bool(good.all()):
-            return Answer(block, sent, kept)
+            return Answer(block, aligned(sent), aligned(kept))
         return Answer(block[good], take(sent, good), take(kept, good))
 
     def _at_hand(self, exchange: Exchange, state: State, block: Cohort) -> Answer:

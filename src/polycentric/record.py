@@ -34,6 +34,7 @@ from torch import Tensor
 from .errors import Mistake
 from .method import State
 from .shelf import OnDisk, link, opened
+from .stack import aligned
 
 KEEP = 3  # checkpoints kept
 
@@ -254,7 +255,7 @@ def _save_state(path: Path, state: State) -> dict[str, Any]:
 def _load_state(path: Path, found: dict[str, Any], device: torch.device | str) -> State:
     if _digest(path) != found["sha256"]:
         raise ValueError("its digest is wrong")
-    tensors = load_file(path)
+    tensors = aligned(load_file(path))  # in the file they lie anywhere
     for place, one in enumerate(found.get("disk", [])):
         file = path.with_suffix(f".{place}.bin")
         if _digest(file) != one["sha256"]:

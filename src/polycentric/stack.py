@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from .errors import Mistake
 
 Stacks = dict[str, Tensor]  # name -> (rows, width)
+LINE = 64  # bytes: what addresses of fresh tensors are multiples of
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,16 @@ def KeepPrivate(*patterns: str) -> Cut:
 def take(stacks: Stacks, index: Tensor, device: torch.device | None = None) -> Stacks:
     """Rows of every stack; on a device, where they may be kept elsewhere."""
     return {name: rows[index.to(rows.device)].to(device or rows.device) for name, rows in stacks.items()}
+
+
+def aligned(stacks: Stacks) -> Stacks:
+    """The same stacks, rows end to end, each from an address that a fresh tensor would have.
+
+    Vector instructions group sums by where in memory numbers lie; a stack that was read or received must give the bits
+    of the one it is a copy of.
+    """
+    fresh = {name: rows.contiguous() for name, rows in stacks.items()}
+    return {name: rows.clone() if rows.data_ptr() % LINE else rows for name, rows in fresh.items()}
 
 
 class Draft:
