@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -229,6 +229,8 @@ def join_ranks(wait: float = 600.0) -> Iterator[Ranks]:
         raise Lost(f"the {ranks.size} ranks cannot reach each other: {why}") from error
     try:
         yield ranks
+        with suppress(RuntimeError):  # nobody hangs up while another is still listening to the last word
+            dist.barrier()
     finally:
         dist.destroy_process_group()
 
