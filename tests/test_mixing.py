@@ -372,3 +372,18 @@ QUIET = "import torch; from polycentric.mixing import Mixing; i = torch.arange(2
 def test_a_sparse_mixing_makes_no_noise(verb):
     program = f"{QUIET} m = Mixing.sparse(i, i, torch.ones(2), (2, 2)); m {verb}"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("form", ["scatter", "dense", "sparse"])
+@pytest.mark.parametrize("n", [3, 200])
+def test_senders_that_are_some_rows_of_a_stack_are_those_rows_bit_for_bit(form: str, n: int) -> None:
+    """With 200, a receiver hears more senders than are added up in one piece; with 3, nobody shares a receiver."""
+    generator = torch.Generator().manual_seed(n)
+    rows, who = torch.randn(2 * n, 5, generator=generator), torch.randperm(2 * n, generator=generator)[:n]
+    place, weight = torch.arange(n) % 3, torch.rand(n, generator=generator)
+    up = Mixing.scatter(place, 3, weight)
+    if form == "dense":
+        up = Mixing.dense(up.to_dense())
+    elif form == "sparse":
+        up = Mixing.sparse(place, torch.arange(n), weight, (3, n))
+    assert torch.equal(up.product(rows, who), up.product(rows[who]))

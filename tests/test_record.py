@@ -130,6 +130,18 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert same(found, a_checkpoint(3))
 
 
+def test_what_is_loaded_lies_in_memory_as_what_was_saved_did(tmp_path):
+    """Sums depend on it: a model at an odd address is multiplied in other pieces."""
+    odd = State(
+        {"model": torch.ones(3, 5), "b": torch.ones(1)}, {"c": torch.ones(3, 1)}, {"a": torch.ones(7).bool()}, 1
+    )
+    folder = Folder.new(tmp_path / "run")
+    folder.save(Checkpoint(odd, Tally()))
+    state = folder.load()[0].state
+    rows = [*state.centers.values(), *state.kept.values(), *state.memory.values()]
+    assert len(rows) == 4 and all(t.data_ptr() % 64 == 0 and t.is_contiguous() for t in rows)
+
+
 def test_the_newest_is_loaded_and_only_the_last_three_are_kept(tmp_path):
     folder = begun(tmp_path / "run", range(1, 8))
     assert folder.load()[0].state.round == 7

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .clock import Delays, Normalised, Physical
     from .coverage import CellMap, CellRegions, CellTable, Overlap, RingCells
     from .data import Classes, Dirichlet, Federation, Iid, InCells, Natural, Quantity, Rotations, Shards, load
-    from .errors import Diverged, Mistake
+    from .errors import Diverged, Lost, Mistake
     from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
     from .learn import Looped, Stacked, Train
     from .loop import Run, run
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .objective import Curvature, Prox
     from .optimizer import SGD, Adam, Average, Momentum
     from .privacy import Gaussian
+    from .ranks import join_ranks
     from .round import run_round
     from .select import Active, ByCell, Churn, Everyone, Poisson, Stragglers, Uniform
     from .stack import KeepPrivate
@@ -60,7 +61,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "clock": "Delays Normalised Physical",
     "coverage": "CellMap CellRegions CellTable Overlap RingCells",
     "data": "Classes Dirichlet Federation Iid InCells Natural Quantity Rotations Shards load",
-    "errors": "Diverged Mistake",
+    "errors": "Diverged Lost Mistake",
     "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
     "learn": "Looped Stacked Train",
     "loop": "Run run",
@@ -71,6 +72,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "objective": "Curvature Prox",
     "optimizer": "SGD Adam Average Momentum",
     "privacy": "Gaussian",
+    "ranks": "join_ranks",
     "round": "run_round",
     "select": "Active ByCell Churn Everyone Poisson Stragglers Uniform",
     "stack": "KeepPrivate",
@@ -130,6 +132,7 @@ __all__ = [
     "LargeNorm",
     "Line",
     "Looped",
+    "Lost",
     "Matchings",
     "Mean",
     "Median",
@@ -180,6 +183,7 @@ __all__ = [
     "fomaml",
     "hierarchical",
     "ifca",
+    "join_ranks",
     "load",
     "maml",
     "matcha",

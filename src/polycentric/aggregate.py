@@ -4,7 +4,7 @@
     aggregate.add(total, up, rows)          once for every block of the cohort
     aggregate.settle(total, own) -> Heard   what every center heard
 
-A mean is linear: blocks and ranks add up, and no cohort is ever held whole. Median, trimmed mean, geometric
+A mean is linear: blocks add up, and no cohort is ever held whole. Median, trimmed mean, geometric
 median and Krum are not: they keep every row and decide at the end (`whole`).
 """
 
@@ -58,7 +58,7 @@ class Aggregate(Protocol):
 
 @dataclass(frozen=True)
 class Mean:
-    """`up @ local`, with what `up` says about missing weight. Streams over blocks, adds over ranks."""
+    """`up @ local`, with what `up` says about missing weight. Streams over blocks."""
 
     whole = False
 

@@ -22,6 +22,7 @@ from .config import Settings
 from .data import Federation
 from .errors import Diverged, Mistake
 from .loop import Run, Watcher, environment, resume
+from .ranks import ALONE, Ranks
 from .record import Folder
 
 Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
@@ -30,7 +31,7 @@ Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, 
 def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
     # Defaults are left out, so that a setting added later does not orphan the runs there are.
-    said = settings.model_dump(exclude={"device", "checkpoint_every", "workers"}, exclude_defaults=True)
+    said = settings.model_dump(exclude={"device", "checkpoint_every", "workers", "state"}, exclude_defaults=True)
     text = json.dumps(said, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -39,18 +40,37 @@ def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:
     """Give a run its folder, and write there what it was made from."""
     prepared.folder = folder
     # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
-    found = {"executor": prepared.clients.executor, "device": str(prepared.clients.task.device)}
+    found: dict[str, Any] = {"executor": prepared.clients.executor, "device": str(prepared.clients.task.device)}
+    if prepared.clients.ranks.size > 1:  # it goes on with any number of ranks, and the same blocks
+        found |= {"block": prepared.clients.block, "device": prepared.clients.task.device.type}
     folder.write_json("config.json", settings.model_dump() | found)
     folder.write_json("environment.json", environment(prepared))
     return prepared
 
 
-def reopen(folder: Folder, watch: Watcher | None = None, federation: Federation | None = None) -> tuple[Run, list[str]]:
-    """Go on with a run from its folder alone, with as many threads as it began with: sums depend on them."""
-    prepared = settings_of(folder).prepare(federation)
-    threads = folder.read_json("environment.json").get("threads")
-    if isinstance(threads, int) and 1 <= threads <= 1024 and threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
+def reopen(
+    folder: Folder | None,
+    watch: Watcher | None = None,
+    federation: Federation | None = None,
+    ranks: Ranks = ALONE,
+) -> tuple[Run, list[str]]:
+    """Go on with a run from its folder alone, with as many threads as it began with: sums depend on them.
+
+    Of several ranks only the first has the folder: it tells the others what is in it.
+    """
+    told = ""
+    with ranks.together():
+        if folder:
+            environment = folder.read_json("environment.json")
+            told = json.dumps([settings_of(folder).model_dump(), environment.get("threads")])
+    values, threads = json.loads(ranks.text(told))
+    with ranks.together():
+        settings = Settings.of(values)
+        if ranks.size > 1:  # every rank takes its own
+            settings = settings.model_copy(update={"device": settings.device.partition(":")[0]})
+        prepared = settings.prepare(federation, ranks)
+        if isinstance(threads, int) and 1 <= threads <= 1024 and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
     return resume(prepared, folder, watch)
 
 

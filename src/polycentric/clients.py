@@ -8,7 +8,7 @@ import shutil
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .aggregate import Rows, Sum
 from .attack import Attack
 from .cohort import Cohort
 from .data import Federation, Split
@@ -25,8 +24,9 @@ from .draw import uniform
 from .errors import Mistake, require, unknown
 from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
+from .ranks import ALONE, Ranks
 from .round import Answer, receive, visit
-from .stack import Stacks, take
+from .stack import Stacks, aligned, take
 from .task import Task, draws, runs_stacked
 
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
@@ -51,6 +51,7 @@ class Simulation:
         attack: what a share of the clients does to the others; None: all are honest.
         workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
             are mixed in order, so the results are those of one.
+        ranks: the processes that share the clients out among them; results are those of one with the same blocks.
     """
 
     federation: Federation
@@ -62,6 +63,7 @@ class Simulation:
     held_out_seed: int | None = None
     attack: Attack | None = None
     workers: int = 1
+    ranks: Ranks = ALONE
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +156,10 @@ class Simulation:
         Who sends a number that is not finite is left out: `0 * nan` is still `nan`, so no weight can mend it.
         """
         work = cohort.sizes * cohort.effort
-        blocks = cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size)
+        blocks = list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size))
+        yield from self.ranks.answers(blocks, lambda mine: self._learned(exchange, state, mine))
+
+    def _learned(self, exchange: Exchange, state: State, blocks: Sequence[Cohort]) -> Iterator[Answer]:
         if self.workers == 1:
             yield from (self._answer(exchange, state, block, self.run) for block in blocks)
             return
@@ -168,12 +173,12 @@ class Simulation:
 
     def _answer(self, exchange: Exchange, state: State, block: Cohort, run: Executor) -> Answer:
         received = receive(exchange, state, block)
-        sent, kept = visit(exchange, received, take(state.kept, block.index), run, block)
+        sent, kept = visit(exchange, received, take(state.kept, block.index, self.task.device), run, block)
         if self.attack is not None:
             sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.liars, block)
         good = finite(sent | kept, len(block))
         if bool(good.all()):
-            return Answer(block, sent, kept)
+            return Answer(block, aligned(sent), aligned(kept))
         return Answer(block[good], take(sent, good), take(kept, good))
 
     def _at_hand(self, exchange: Exchange, state: State, block: Cohort) -> Answer:
@@ -196,14 +201,6 @@ class Simulation:
     @cached_property
     def _mine(self) -> threading.local:
         return threading.local()
-
-    def gather(self, answers: list[Answer]) -> list[Answer]:
-        """There is one rank only."""
-        return answers
-
-    def add(self, heard: dict[str, Sum | Rows]) -> dict[str, Sum | Rows]:
-        """There is one rank only."""
-        return heard
 
 
 def finite(stacks: Stacks, n: int) -> Tensor:
@@ -264,11 +261,8 @@ def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: 
         or shutil.which(os.environ.get("CXX", "g++")) is None
     ):
         return False
-    steps, products, everyone = 0, 0.0, clients.everyone(state.round)
-    for exchange in exchanges:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said when the round is run
-            cohort = exchange.select(state.memory, everyone)
+    steps, products = 0, 0.0
+    for exchange, cohort in zip(exchanges, cohorts(clients, exchanges, state), strict=True):
         cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
         for learner in exchange.chain if len(cohort) else ():
             plan = learner.plan(cohort)
@@ -278,3 +272,25 @@ def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: 
             examples = cohort.sizes.clamp(max=plan.batch)
             products += float((plan.steps * examples).sum()) * clients.task.width
     return rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
+
+
+def cohorts(clients: Simulation, exchanges: tuple[Exchange, ...], state: State) -> list[Cohort]:
+    """Who would be asked in each exchange of a round."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the round is run
+        return [exchange.select(state.memory, clients.everyone(state.round)) for exchange in exchanges]
+
+
+BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
+
+
+def shared_block(clients: Simulation, exchanges: tuple[Exchange, ...], state: State) -> int:
+    """Clients learned at once where ranks share them: few enough that every rank has its share.
+
+    On a processor every rank gets four blocks, so that the largest clients, who stand in the first, do not keep all but
+    one waiting; on a GPU one, since a step takes about as long for many clients as for few.
+    """
+    largest = max(map(len, cohorts(clients, exchanges, state)), default=1)
+    fits = -(-largest // (clients.ranks.size * BLOCKS.get(clients.task.device.type, 1)))
+    whole = clients.run.pieces[0] if isinstance(clients.run, Compiled) else 1  # no piece is left over
+    return max(1, min(clients.block_size, -(-fits // whole) * whole))

@@ -33,6 +33,7 @@ from .methods import METHODS
 from .objective import Prox, Term
 from .optimizer import SGD, Adam, Average, Center, Momentum
 from .privacy import Gaussian, NoPrivacy, Privacy
+from .ranks import ALONE, Ranks
 from .select import Active, ByCell, Churn, Everyone, Poisson, Select, Uniform
 from .stack import WHOLE, Cut, KeepPrivate
 
@@ -102,6 +103,7 @@ class Settings(BaseModel):
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     clock: str = "physical"
+    state: Literal["memory", "disk"] = "memory"
 
     @staticmethod
     def of(values: Mapping[str, Any], where: str = "the command") -> Settings:
@@ -136,7 +138,7 @@ class Settings(BaseModel):
         valid = self.valid or (0.1 if self.patience else 0.0)  # patience needs somebody to ask
         return load(self.data, partition=self.partition, clients=self.clients, seed=self.seed, valid=valid)
 
-    def prepare(self, federation: Federation | None = None) -> Run:
+    def prepare(self, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
         """The run these settings describe, before its first round."""
         # Before the data are read: a mistake costs nothing.
         method, clock, attack = self.build_method(), self.build_clock(), self.build_attack()
@@ -166,6 +168,8 @@ class Settings(BaseModel):
             dtype=self.dtype,
             clock=clock,
             workers=self.workers,
+            ranks=ranks,
+            state=self.state,
         )
 
 

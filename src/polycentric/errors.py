@@ -21,6 +21,14 @@ class Diverged(RuntimeError):
     """Most of a cohort sent numbers that are not finite; the state before that round is kept."""
 
 
+class Lost(RuntimeError):
+    """Another rank of the run has ended, or says nothing any more; the state of the last whole round is kept."""
+
+
+class Aside(RuntimeError):
+    """Another rank has failed and says why, so this one ends without a word."""
+
+
 def unknown(what: str, name: str, choices: Iterable[str]) -> Mistake:
     """The message for a name nobody knows, with the nearest one that somebody does.
 

@@ -18,7 +18,7 @@ from .cohort import Cohort
 from .data import Split
 from .edge_theory import cells_of
 from .learn import Gradient, Train
-from .method import Method, State
+from .method import Exchange, Method, State
 from .metrics import Scores, score
 from .round import opened, receive
 from .stack import Stacks, take, write
@@ -36,12 +36,13 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
     predicted = torch.zeros(len(split), dtype=torch.int64)
     margin = torch.zeros(len(split), dtype=torch.float64) if len(classes) == 2 else None
     state = greeted(method, state, clients)
-    for index, outputs in _predictions(method, state, clients, split, fine_tune):
+    for index, outputs in _predictions(method, state, clients, split, fine_tune):  # this rank's share
         targets = clients.task.targets(split.y[index])
         losses[index.cpu()] = clients.task.loss(outputs, targets).double().cpu()
         predicted[index.cpu()] = outputs.argmax(-1).cpu()
         if margin is not None:
             margin[index.cpu()] = (outputs[..., 1].double() - outputs[..., 0].double()).cpu()
+    clients.ranks.add(losses, predicted, *(() if margin is None else (margin,)))
     return score(
         predicted.numpy() if classes else None,
         labels.numpy(),
@@ -124,7 +125,7 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
     place = torch.full((clients.federation.n_clients,), -1)
     place[everyone.index] = torch.arange(len(everyone))
     for block in everyone.blocks(clients.block_size):
-        rows = opened(exchange, take(state.kept, block.index) | receive(exchange, state, block), clients.run, block)
+        rows = _held(exchange, state, clients, block)
         slopes = clients.run(Gradient(), rows, block)["gradient"].double().cpu()
         squares += float(slopes.square().sum())
         plain = plain + slopes.sum(0)
@@ -226,7 +227,7 @@ def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Te
 def _predictions(
     method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(positions in the split, outputs there), every example once."""
+    """(positions in the split, outputs there), every example of this rank's share once."""
     exchange = method.at(state.round)[-1]
     everyone = all_clients(clients, state)
     everyone = everyone[(split.sizes > 0)]
@@ -237,21 +238,30 @@ def _predictions(
         centers = torch.full((clients.federation.n_clients,), -1)
         centers[everyone.index] = down.links.sender
         center_of = centers[split.owner.cpu()]
-        for center in torch.unique(down.links.sender).tolist():
-            row = {"model": state.centers["model"][center]}
-            for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK):
-                index = index.to(split.x.device)
-                yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
+        chunks = [
+            (center, index)
+            for center in torch.unique(down.links.sender).tolist()
+            for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK)
+        ]
+        for center, index in clients.ranks.mine(chunks):
+            row, index = {"model": state.centers["model"][center]}, index.to(split.x.device)
+            yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
-    for block in everyone[by_size].blocks(clients.block_size):
-        rows = opened(exchange, take(state.kept, block.index) | receive(exchange, state, block), clients.run, block)
+    for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
+        rows = _held(exchange, state, clients, block)
         trainable = block.sizes > 0
         if fine_tune is not None and bool(trainable.any()):
             rows = rows | {"start": rows["model"]}
             tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
             rows = rows | {n: _where(rows[n], trainable, new) for n, new in tuned.items()}
         yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
+
+
+def _held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
+    """What clients have before they learn."""
+    kept = take(state.kept, block.index, clients.task.device)
+    return opened(exchange, kept | receive(exchange, state, block), clients.run, block)
 
 
 def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:

@@ -8,19 +8,19 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from .attack import Attack
-from .clients import ExecutorName, Simulation, compiling_pays
+from .clients import ExecutorName, Simulation, compiling_pays, shared_block
 from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
 from .data import Federation
 from .draw import seed_of
-from .errors import Diverged, Mistake, require
+from .errors import Diverged, Lost, Mistake, require
 from .evaluate import (
     all_clients,
     average,
@@ -33,13 +33,15 @@ from .evaluate import (
     optimistic,
 )
 from .learn import Maml, Train
-from .machine import device_of, versions
+from .machine import device_of, undisturbed, versions
 from .method import Method, State
 from .metrics import Scores, agreement, participation, plain, share_below, shared_information
 from .models import default
 from .privacy import epsilon
+from .ranks import ALONE, Ranks, own_device
 from .record import Checkpoint, Folder, Tally
 from .round import Trip, opened, receive, run_round
+from .shelf import Shelf
 from .stack import take
 from .task import Loss, Task
 
@@ -100,6 +102,7 @@ class Run:
     scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised, ...
     places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
     seconds: float = 0.0
+    keeps: Literal["memory", "disk"] = "memory"  # where what clients keep is held
     best: State | None = field(default=None, repr=False)  # on the validation split
     averaged: tuple[State, dict[str, float]] | None = field(default=None, repr=False)  # the newest state's
 
@@ -172,15 +175,33 @@ class Run:
             return self.clients.task.loaded(rows)
         one = all_clients(self.clients, self.state)[torch.tensor([client])]
         state = greeted(self.method, self.state, self.clients)
-        rows = take(state.kept, one.index) | receive(exchange, state, one)
+        rows = take(state.kept, one.index, self.clients.task.device) | receive(exchange, state, one)
         rows = opened(exchange, rows, self.clients.run, one)
         return self.clients.task.loaded({name: rows[name][0] for name in self.clients.task.names})
+
+    @cached_property
+    def shelf(self) -> Shelf | None:
+        """Where stacks are held that are not in memory; a folder that vanishes, where the run has none."""
+        return None if self.keeps == "memory" else Shelf(self.folder.path / "state" if self.folder else None)
+
+    def _heard(self, state: State) -> State:
+        """The first rank's state, which it has read, at all ranks."""
+        return self.clients.ranks.state(state, None if self.shelf is None else self.shelf.empty)
+
+    def _shelved(self, state: State) -> State:
+        """The same state; what clients keep, and what is remembered in more than one number a client, is on disk."""
+        if (shelf := self.shelf) is None:
+            return state
+        wide = {name: rows for name, rows in state.memory.items() if rows.numel() > self.federation.n_clients}
+        put = [{name: shelf.put(rows) for name, rows in stacks.items()} for stacks in (state.kept, wide)]
+        return replace(state, kept=put[0], memory=state.memory | put[1])
 
     # -- the loop ------------------------------------------------------------------------------------------
 
     def go(self, watch: Watcher | None = None) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
         began, saved = time.monotonic(), time.monotonic()
+        self.state = self._shelved(self.state)
         if not self.history:
             self._evaluate([])
         whole = (self.state, self.tally, self.best, len(self.history))
@@ -193,10 +214,11 @@ class Run:
                 if due:
                     self._checkpoint()
                     saved = time.monotonic()
-        except (KeyboardInterrupt, Diverged):
-            self.state, self.tally, self.best, lines = whole
-            del self.history[lines:]
-            self._checkpoint()  # the last whole round, with its evaluation
+        except (KeyboardInterrupt, Diverged, Lost):
+            with undisturbed():  # where one rank is lost, the others are told to end
+                self.state, self.tally, self.best, lines = whole
+                del self.history[lines:]
+                self._checkpoint()  # the last whole round, with its evaluation
             raise
         self._finish()
         self.seconds += time.monotonic() - began
@@ -208,6 +230,7 @@ class Run:
         width = self.clients.task.width
         heard = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
         after, trips = run_round(self.method, before, heard)
+        self.clients.ranks.check(after)
         loads = [load_of(trip, width) for trip in trips]
         late = [int(self.clock.late(load).sum()) for load in loads]
         self._check(trips, late, before, after)
@@ -218,7 +241,7 @@ class Run:
             times = self.clock.advance(times, load)
         if lost and self.folder:
             self.folder.log(f"round {before.round}: {lost} answers were not finite and were left out")
-        self.state = after
+        self.state = self._shelved(after)
         self.tally = replace(
             self.tally.at(times),
             bytes_up=self.tally.bytes_up + moved.up,
@@ -317,9 +340,10 @@ class Run:
     def _finish(self) -> None:
         self._checkpoint()
         if self.schedule.patience and self.tally.best_round is not None:
-            if self.best is None and self.folder:  # found before an interruption
-                self.best = self.folder.load_best(self.clients.task.device)
-            self.state = self.best or self.state
+            if self.best is None:  # found before an interruption
+                saved = self.folder.load_best(self.clients.task.device) if self.folder else self.state
+                self.best = self._shelved(self._heard(saved))
+            self.state = self.best
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
         elif "in_use" not in self.scores:
             self.scores["in_use"] = evaluate(self.method, self.state, self.clients, self.federation.test)
@@ -481,20 +505,23 @@ def prepare(
     clock: Clock = Physical(),
     folder: Folder | None = None,
     workers: int = 1,
+    ranks: Ranks = ALONE,
+    state: Literal["memory", "disk"] = "memory",
 ) -> Run:
     """A run before its first round."""
     check(clock, method)
     require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {dtype!r}")
+    require(state in ("memory", "disk"), f"state is kept in memory or on disk, got {state!r}; try state='disk'")
     require(
         schedule.patience is None or len(federation.valid) > 0,
         "patience needs a validation split: load the data with valid=0.1 (in the command: --valid 0.1)",
     )
-    where = device_of(device)
+    where = device_of(device if ranks.size == 1 else own_device(device))
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
     build = partial(Task.of, federation, chosen, cut=method.cut, loss=loss, dtype=getattr(torch, dtype), device=where)
     task = build(seed=seed)
-    clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed, attack, workers)
+    clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed, attack, workers, ranks)
     others = range(1, method.starts(federation.n_clients))
     starts = [task.start(), *(build(seed=seed_of(seed, "center", j)).start() for j in others)]
     require(
@@ -505,11 +532,13 @@ def prepare(
     start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
     method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
     largest = int(federation.train.sizes.max()) if federation.n_clients else 0
-    state = method.begin(start, federation.n_clients, largest, federation.n_outputs)
-    if executor == "auto" and compiling_pays(clients, method.at(0), state, schedule.rounds):
+    first = method.begin(start, federation.n_clients, largest, federation.n_outputs)
+    if executor == "auto" and compiling_pays(clients, method.at(0), first, schedule.rounds):
         clients = replace(clients, executor="compiled")
+    if block is None and ranks.size > 1:
+        clients = replace(clients, block=shared_block(clients, method.at(0), first))
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
-    return Run(method, clients, schedule, state, name, clock, folder=folder)
+    return Run(method, clients, schedule, first, name, clock, folder=folder, keeps=state)
 
 
 def run(
@@ -540,11 +569,12 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic: see `Schedule`.
-        how: executor, workers, block, held_out, held_out_seed, attack, device, dtype, loss, clock; see `prepare`.
+        how: executor, workers, block, held_out, held_out_seed, attack, device, dtype, loss, clock, state, ranks; see
+            `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic=optimistic)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
-    if out is not None:
+    if out is not None and prepared.clients.ranks.first:
         prepared.folder = Folder.new(Path(out))
         prepared.folder.write_json(
             "config.json",
@@ -555,11 +585,33 @@ def run(
     return prepared.go(watch)
 
 
-def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple[Run, list[str]]:
+def resume(prepared: Run, folder: Folder | None, watch: Watcher | None = None) -> tuple[Run, list[str]]:
     """Go on where the newest whole checkpoint left off, bit for bit; also returns what was found damaged.
 
-    `prepared` must be built from the same method, data, model and settings as the run that was interrupted.
+    `prepared` must be built from the same method, data, model and settings as the run that was interrupted. Of several
+    ranks only the first has the folder: it tells the others.
     """
+    ranks, problems, checkpoint = prepared.clients.ranks, list[str](), None
+    prepared.folder = folder
+    with ranks.together():
+        if folder:
+            _check_the_same(prepared, folder)
+            checkpoint, problems = folder.load(prepared.clients.task.device)
+    prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
+    if told := ranks.text(checkpoint.told() if checkpoint else ""):
+        state = checkpoint.state if checkpoint else prepared.state
+        checkpoint = Checkpoint.heard(told, prepared._heard(state))
+        prepared.state, prepared.tally = checkpoint.state, checkpoint.tally
+        prepared.history = list(checkpoint.history)
+    if folder:
+        folder.rewind_metrics(checkpoint.history if checkpoint else ())
+        prepared.places = folder.rewind_places(checkpoint.state.round if checkpoint else -1)
+        for line in [*problems, f"resumed after round {prepared.state.round}"]:
+            folder.log(line)
+    return prepared.go(watch), problems
+
+
+def _check_the_same(prepared: Run, folder: Folder) -> None:
     was = folder.read_json("environment.json")
     if was.get("fingerprint") != prepared.federation.fingerprint:
         raise Mistake(
@@ -573,21 +625,6 @@ def resume(prepared: Run, folder: Folder, watch: Watcher | None = None) -> tuple
             raise Mistake(f"not the {what} that the run began with: restore its config.json, or begin a new run")
     if was.get("executor", prepared.clients.executor) != prepared.clients.executor:
         folder.log(f"goes on {prepared.clients.executor}, and began {was['executor']}: the same only to rounding")
-    checkpoint, problems = folder.load(prepared.clients.task.device)
-    prepared.folder = folder
-    prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
-    if checkpoint is None:
-        folder.rewind_metrics(())
-        folder.rewind_places(-1)
-    else:
-        prepared.state, prepared.tally = checkpoint.state, checkpoint.tally
-        prepared.history = list(checkpoint.history)
-        folder.rewind_metrics(checkpoint.history)
-        prepared.places = folder.rewind_places(checkpoint.state.round)
-    for problem in problems:
-        folder.log(problem)
-    folder.log(f"resumed after round {prepared.state.round}")
-    return prepared.go(watch), problems
 
 
 def environment(prepared: Run) -> dict[str, Any]:
@@ -597,6 +634,7 @@ def environment(prepared: Run) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "executor": prepared.clients.executor,
         "block": prepared.clients.block_size,
+        "ranks": prepared.clients.ranks.size,
         "fingerprint": prepared.federation.fingerprint,
         "parameters": prepared.clients.task.width,
         "method": repr(prepared.method),

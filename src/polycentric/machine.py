@@ -6,6 +6,9 @@ import contextlib
 import ctypes
 import platform
 import re
+import signal
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .errors import Mistake
@@ -27,6 +30,19 @@ def keep_freed_memory() -> None:
             m_trim_threshold, m_mmap_threshold = -1, -3
             libc.mallopt(m_mmap_threshold, 1 << 30)
             libc.mallopt(m_trim_threshold, (1 << 31) - 1)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let SIGTERM wait while something is written that others need; in the main thread, where signals come."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def device_of(name: str) -> torch.device:

@@ -92,7 +92,7 @@ class Exchange:
 
     @property
     def whole(self) -> bool:
-        """Whether mixing must see the cohort at once; if not, blocks stream and ranks add."""
+        """Whether mixing must see the cohort at once; if not, blocks stream."""
         return self.topology.whole or self.aggregate.whole
 
 
@@ -160,7 +160,7 @@ class Method:
             for name, rows in start.items()
             if name in travels
         }
-        kept = {name: rows[:1].repeat(n_clients, 1) for name, rows in start.items() if name not in travels}
+        kept = {name: rows[:1].expand(n_clients, -1) for name, rows in start.items() if name not in travels}
         memory: Stacks = {}
         for exchange in self.exchanges:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise
@@ -170,6 +170,6 @@ class Method:
                     centers[name] = first.new_full((topology.n_rows(n_clients, name), width), held.value)
             for learner in exchange.unpack + exchange.chain:
                 keeps = learner.keeps(first) | learner.keeps_each(first, largest, n_outputs)
-                kept |= {n: row.to(first).repeat(n_clients, 1) for n, row in keeps.items()}
+                kept |= {n: row.to(first).expand(n_clients, -1) for n, row in keeps.items()}
             memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)
         return State(centers, kept, memory)

@@ -188,10 +188,18 @@ class Mixing:
         product = Mixing.sparse(index[0], index[1], weight, (self.shape[0], other.shape[1]), rest)
         return product if "sparse" in (self.form, other.form) else Mixing.dense(product.to_dense(), rest)
 
-    def product(self, rows: Tensor) -> Tensor:
-        """`weights @ rows` as they are, nothing done about the rest; float64 sums, (receivers, width)."""
+    def product(self, rows: Tensor, senders: Tensor | None = None) -> Tensor:
+        """`weights @ rows` as they are, nothing done about the rest; float64 sums, (receivers, width).
+
+        `senders`: sender s is row `senders[s]`; where a mixing scatters, all those rows are never held at once.
+        """
         out = torch.zeros(self.shape[0], rows.shape[1], dtype=torch.float64, device=rows.device)
-        self.add_product(rows, out)
+        if senders is None:
+            self.add_product(rows, out)
+        elif self.form == "scatter":
+            self._add_scattered(rows, out, senders)
+        else:
+            self.add_product(rows[senders.to(rows.device)], out)
         return out
 
     def add_product(self, rows: Tensor, out: Tensor) -> None:
@@ -213,18 +221,20 @@ class Mixing:
         else:
             self._add_scattered(rows, out)
 
-    def _add_scattered(self, rows: Tensor, out: Tensor) -> None:
+    def _add_scattered(self, rows: Tensor, out: Tensor, senders: Tensor | None = None) -> None:
         assert self.receiver is not None
         order = torch.argsort(self.receiver, stable=True)
         heard, counts = torch.unique_consecutive(self.receiver[order], return_counts=True)
         if len(heard) == self.shape[1]:  # nobody shares a receiver: a permutation
-            out[self.receiver.to(out.device)] += self.weight.to(rows)[:, None] * rows
+            mine = rows if senders is None else rows[senders.to(rows.device)]
+            out[self.receiver.to(out.device)] += self.weight.to(rows)[:, None] * mine
             return
         # One small product for each receiver, in a fixed order: the same bits every time, also on a GPU,
         # where adding by index is not deterministic.
         for receiver, members in zip(heard.tolist(), torch.split(order, counts.tolist()), strict=True):
             for piece in torch.split(members, PIECE):
-                mine = rows if len(piece) == len(rows) else rows[piece.to(rows.device)]
+                at = piece if senders is None else senders[piece]
+                mine = rows if senders is None and len(piece) == len(rows) else rows[at.to(rows.device)]
                 out[receiver] += self.weight[piece].to(rows) @ mine
 
     def _received(self, rows: Tensor) -> Tensor:

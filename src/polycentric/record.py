@@ -6,6 +6,7 @@
     places.csv         a round, and every client's center then, where clients have one
     splits.safetensors how alike clients were at every split of a cluster, where there were splits
     checkpoints/       round-000020.safetensors and .json    best.safetensors  the best model on the validation split
+    state/             what clients keep, where it is kept on disk; of a checkpoint, round-000020.0.bin and so on
 
 A file appears whole or not at all: it is written under another name, synced to the disk and renamed. A
 checkpoint counts only if its digest is right; a damaged one is passed over for the one before. Nothing in
@@ -22,6 +23,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from torch import Tensor
 
 from .errors import Mistake
 from .method import State
+from .shelf import OnDisk, link, opened
+from .stack import aligned
 
 KEEP = 3  # checkpoints kept
 
@@ -59,6 +63,10 @@ class Tally:
             return torch.tensor(self.times, dtype=torch.float64)
         return torch.full((n_clients,), self.seconds, dtype=torch.float64)
 
+    def listed(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return asdict(self) | {"took": None if self.took is None else self.took.tolist()}
+
     def at(self, times: Tensor) -> Tally:
         """The same at a later time."""
         last = float(times.max())
@@ -72,6 +80,16 @@ class Checkpoint:
     state: State
     tally: Tally
     history: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+    def told(self) -> str:
+        """All but the state, as a text."""
+        return json.dumps({"tally": self.tally.listed(), "history": list(self.history)})
+
+    @staticmethod
+    def heard(told: str, state: State) -> Checkpoint:
+        """From a text, with its state."""
+        found = json.loads(told)
+        return Checkpoint(state, _tally(found["tally"]), tuple(found["history"]))
 
 
 class Folder:
@@ -194,17 +212,16 @@ class Folder:
         tensors = self.path / "checkpoints" / f"{stem}.safetensors"
         with _spoken(tensors):
             tensors.parent.mkdir(exist_ok=True)
-        digest = _save_state(tensors, checkpoint.state)
         manifest = {
             "round": checkpoint.state.round,
-            "sha256": digest,
-            "tally": asdict(checkpoint.tally) | {"took": _listed(checkpoint.tally.took)},
+            **_save_state(tensors, checkpoint.state),
+            "tally": checkpoint.tally.listed(),
             "history": list(checkpoint.history),
         }
         self.write_json(f"checkpoints/{stem}.json", manifest | {"check": _check_of(manifest)})
         for old in self._manifests()[KEEP:]:
-            old.unlink(missing_ok=True)
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
+            for file in (old, old.with_suffix(".safetensors"), *old.parent.glob(f"{old.stem}.*.bin")):
+                file.unlink(missing_ok=True)
 
     def load(self, device: torch.device | str = "cpu") -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those passed over."""
@@ -214,7 +231,7 @@ class Folder:
                 found = json.loads(manifest.read_text(encoding="utf-8"))
                 if found.pop("check") != _check_of(found):
                     raise ValueError("its manifest was changed")
-                state = _load_state(manifest.with_suffix(".safetensors"), found["sha256"], int(found["round"]), device)
+                state = _load_state(manifest.with_suffix(".safetensors"), found, device)
                 return Checkpoint(state, _tally(found["tally"]), tuple(found["history"])), problems
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
@@ -226,14 +243,14 @@ class Folder:
 
     def save_best(self, state: State) -> None:
         """The best state so far on the validation split."""
-        digest = _save_state(self.path / "best.safetensors", state)
-        self.write_json("best.json", {"round": state.round, "sha256": digest})
+        saved = _save_state(self.path / "best.safetensors", state)
+        self.write_json("best.json", {"round": state.round, **saved})
 
     def load_best(self, device: torch.device | str = "cpu") -> State:
         """The best state on the validation split."""
         found = self.read_json("best.json")
         try:
-            return _load_state(self.path / "best.safetensors", found["sha256"], int(found["round"]), device)
+            return _load_state(self.path / "best.safetensors", found, device)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise Mistake(f"the best model of {self.path} is damaged: {error}") from error
 
@@ -243,22 +260,33 @@ class Folder:
         return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
 
 
-def _save_state(path: Path, state: State) -> str:
-    """Write a state's tensors; returns their digest."""
+def _save_state(path: Path, state: State) -> dict[str, Any]:
+    """Write a state's tensors, and link those that are in files already; returns their digests."""
     parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
-    tensors = {
-        f"{part}/{name}": t.detach().cpu().contiguous().clone() for part, s in parts.items() for name, t in s.items()
-    }
-    return _replace(path, lambda temporary: save_file(tensors, temporary))
+    every = {f"{part}/{name}": t for part, stacks in parts.items() for name, t in stacks.items()}
+    tensors = {key: t.detach().cpu().contiguous().clone() for key, t in every.items() if not isinstance(t, OnDisk)}
+    disk: list[dict[str, Any]] = []
+    for key, t in every.items():
+        if isinstance(t, OnDisk):
+            digest = _replace(path.with_suffix(f".{len(disk)}.bin"), partial(link, t))
+            disk.append({"key": key, "dtype": str(t.dtype)[6:], "shape": list(t.shape), "sha256": digest})
+    saved = _replace(path, lambda temporary: save_file(tensors, temporary))
+    return {"sha256": saved, "disk": disk} if disk else {"sha256": saved}
 
 
-def _load_state(path: Path, digest: str, round: int, device: torch.device | str) -> State:
-    if _digest(path) != digest:
+def _load_state(path: Path, found: dict[str, Any], device: torch.device | str) -> State:
+    if _digest(path) != found["sha256"]:
         raise ValueError("its digest is wrong")
-    state = State({}, {}, {}, round)
-    for key, tensor in load_file(path).items():
+    tensors = aligned(load_file(path))  # in the file they lie anywhere
+    for place, one in enumerate(found.get("disk", [])):
+        file = path.with_suffix(f".{place}.bin")
+        if _digest(file) != one["sha256"]:
+            raise ValueError(f"the digest of {file.name} is wrong")
+        tensors[one["key"]] = opened(file, tuple(map(int, one["shape"])), one["dtype"])
+    state = State({}, {}, {}, int(found["round"]))
+    for key, tensor in tensors.items():
         part, _, name = key.partition("/")
-        on_host = part == "memory"  # what the parts remember is small, and read by the host
+        on_host = part == "memory" or isinstance(tensor, OnDisk)  # what the parts remember is read by the host
         state = replace(state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}})
     return state
 
@@ -266,10 +294,6 @@ def _load_state(path: Path, digest: str, round: int, device: torch.device | str)
 def _tally(found: dict[str, Any]) -> Tally:
     took = torch.tensor(found["took"]) if found.get("took") else None
     return Tally(**found | {"times": tuple(found.get("times", ())), "took": took})
-
-
-def _listed(took: Tensor | None) -> list[int] | None:
-    return None if took is None else [int(n) for n in took.tolist()]
 
 
 def _check_of(manifest: Mapping[str, Any]) -> str:

@@ -20,11 +20,10 @@ from typing import Protocol
 
 import torch
 
-from .aggregate import Rows, Sum
 from .cohort import Cohort
 from .learn import Executor
 from .method import Exchange, Method, State
-from .stack import Stacks, write
+from .stack import Draft, Stacks
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +43,6 @@ class Clients(Protocol):
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Answer]:
         """Receive, learn, keep and protect at every client of the cohort, block by block."""
-
-    def gather(self, answers: list[Answer]) -> list[Answer]:
-        """The answers of all ranks."""
-
-    def add(self, heard: dict[str, Sum | Rows]) -> dict[str, Sum | Rows]:
-        """What all ranks heard, added up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,30 +73,26 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     cohort = select(memory, everyone)  # who
     answers = clients.answers(exchange, state, cohort)  # receive, learn, keep, protect: a stream of blocks
     if exchange.whole:
-        answers = joined(clients.gather(list(answers)))
+        answers = joined(list(answers))
 
-    nobody, notes, kept = everyone[:0], [], []
+    nobody, blocks, notes, kept = everyone[:0], [], Draft(memory), Draft(state.kept)
     heard = {name: aggregate.start(topology.up(memory, nobody, name), centers[name]) for name in exchange.sends}
     for answer in answers:  # mix
         block, sent = answer.block, answer.sent
-        note = select.note(block, sent) | topology.place(memory, block, centers, sent)
-        placed = write(memory, [(block.index, note)])
+        notes.write(block.index, select.note(block, sent) | topology.place(memory, block, centers, sent))
         for name in exchange.sends:
-            aggregate.add(heard[name], topology.up(placed, block, name), sent[name])
-        notes.append(Answer(block, {}, note))
-        kept.append((block.index, answer.kept))
-    if not exchange.whole:
-        heard, notes = clients.add(heard), clients.gather(notes)
-    memory = write(memory, [(note.block.index, note.kept) for note in notes])
+            aggregate.add(heard[name], topology.up(notes.stacks, block, name), sent[name])
+        kept.write(block.index, answer.kept)  # nothing of a block is held when the next one is mixed
+        blocks.append(block)
 
     settled = {name: aggregate.settle(heard[name], centers[name]) for name in exchange.sends}
-    arrived, ups = nobody.join(note.block for note in notes), partial(topology.up, memory, name="model")
+    arrived, ups = nobody.join(blocks), partial(topology.up, notes.stacks, name="model")
     settled = exchange.privacy.at_centers(settled, centers, ups, everyone, arrived)
     centers = exchange.optimizer.step(centers, settled)  # step
     lost = cohort[~torch.isin(cohort.index, arrived.index)]
-    memory = write(memory, [(lost.index, select.missed(lost))])
-    memory, centers = topology.meet(memory, arrived, centers)
-    after = replace(state, centers=centers, kept=write(state.kept, kept), memory=memory)
+    notes.write(lost.index, select.missed(lost))
+    memory, centers = topology.meet(notes.stacks, arrived, centers)
+    after = replace(state, centers=centers, kept=kept.stacks, memory=memory)
     return after, Trip(exchange, state, cohort, arrived)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from .errors import Mistake
 
 Stacks = dict[str, Tensor]  # name -> (rows, width)
+LINE = 64  # bytes: what addresses of fresh tensors are multiples of
 
 
 @dataclass(frozen=True)
@@ -158,19 +159,40 @@ def KeepPrivate(*patterns: str) -> Cut:
     return Cut({"private": patterns})
 
 
-def take(stacks: Stacks, index: Tensor) -> Stacks:
-    """Rows of every stack."""
-    return {name: rows[index.to(rows.device)] for name, rows in stacks.items()}
+def take(stacks: Stacks, index: Tensor, device: torch.device | None = None) -> Stacks:
+    """Rows of every stack; on a device, where they may be kept elsewhere."""
+    return {name: rows[index.to(rows.device)].to(device or rows.device) for name, rows in stacks.items()}
+
+
+def aligned(stacks: Stacks) -> Stacks:
+    """The same stacks, rows end to end, each from an address that a fresh tensor would have.
+
+    Vector instructions group sums by where in memory numbers lie; a stack that was read or received must give the bits
+    of the one it is a copy of.
+    """
+    fresh = {name: rows.contiguous() for name, rows in stacks.items()}
+    return {name: rows.clone() if rows.data_ptr() % LINE else rows for name, rows in fresh.items()}
+
+
+class Draft:
+    """Stacks some rows of which are being replaced, block by block; the stacks given stay as they are."""
+
+    def __init__(self, stacks: Stacks) -> None:
+        self.stacks = dict(stacks)
+        self._fresh: set[str] = set()
+
+    def write(self, index: Tensor, rows: Stacks) -> None:
+        """Replace rows: what is written need not be held any longer."""
+        for name, new in rows.items():
+            if name not in self._fresh:  # one copy of a stack, however many blocks write to it
+                self.stacks[name] = self.stacks[name].clone()
+                self._fresh.add(name)
+            self.stacks[name][index.to(self.stacks[name].device)] = new.to(self.stacks[name])
 
 
 def write(stacks: Stacks, changes: Iterable[tuple[Tensor, Stacks]]) -> Stacks:
     """The stacks with some rows replaced, (index, rows) by (index, rows); the stacks given stay as they are."""
-    out = dict(stacks)
-    fresh: set[str] = set()
+    draft = Draft(stacks)
     for index, rows in changes:
-        for name, new in rows.items():
-            if name not in fresh:  # one copy of a stack, however many blocks write to it
-                out[name] = out[name].clone()
-                fresh.add(name)
-            out[name][index.to(out[name].device)] = new.to(out[name])
-    return out
+        draft.write(index, rows)
+    return draft.stacks

@@ -15,8 +15,13 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows its code instead
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the last whole round is kept
+    signal.signal(signal.SIGTERM, _told_to_end)
     sys.exit(outcome(sys.argv[1:] if arguments is None else arguments))
+
+
+def _told_to_end(*_: object) -> None:
+    """SIGTERM is as Ctrl-C: the last whole round is kept."""
+    raise KeyboardInterrupt("SIGTERM")
 
 
 def outcome(arguments: list[str]) -> int:
@@ -24,6 +29,10 @@ def outcome(arguments: list[str]) -> int:
     from ..machine import keep_freed_memory
     from .app import app
 
+    if _ranks()[1] > 1 and (not arguments or arguments[0] not in SHARED):
+        what = f"'{arguments[0]}'" if arguments else "no command"
+        said = f"torchrun starts several ranks, which share out {' and '.join(SHARED)}, got {what}: leave torchrun out"
+        return _said(said, 2) if _ranks()[0] == 0 else 2
     keep_freed_memory()
     if "" not in sys.path:  # `--model mynet:Net` finds mynet.py here; last, so that it hides nobody else's module
         sys.path.append("")
@@ -37,20 +46,45 @@ def outcome(arguments: list[str]) -> int:
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
-        return _said("interrupted", 130)
+        return _said("interrupted", 130) if _ranks()[0] == 0 else 130
     except OSError as error:
         return _unwritten(error)
     except Exception as error:
         return _explained(error, arguments)
 
 
+SHARED = ("run", "resume")  # commands that several ranks can do together
+
+
+def _ranks() -> tuple[int, int]:
+    """Which of how many ranks this is, without waiting for torch; see `polycentric.ranks`."""
+    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else (0, 1)
+
+
+def _quiet(error: Exception) -> bool:
+    """Whether another rank says it: what happens to all is said by the first; what happens to one, by that one."""
+    import typer
+
+    from ..errors import Aside, Diverged, Lost
+    from .app import Interrupted
+
+    rank, _ = _ranks()
+    if isinstance(error, Lost) or (isinstance(error, Interrupted) and error.__cause__ and error.__cause__.args):
+        return rank > 1  # the second speaks, too: the first may be the one that is lost, and torchrun ends the others
+    words = cast("type[Exception]", typer.BadParameter.__mro__[2])
+    return isinstance(error, Aside) or (rank > 0 and isinstance(error, Interrupted | typer.Abort | Diverged | words))
+
+
 def _explained(error: Exception, arguments: Sequence[str]) -> int:
     """What can be mended in one line; anything else is a fault of ours, and shown whole."""
     import typer
 
-    from ..errors import Diverged, Mistake
+    from ..errors import Diverged, Lost, Mistake
     from .app import Interrupted
 
+    if _quiet(error):
+        return 1
     # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
     click_error = cast("type[Exception]", typer.BadParameter.__mro__[2])
     if isinstance(error, typer.Exit):
@@ -59,7 +93,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> int:
         return _said(f"interrupted; {error}", 130)
     if isinstance(error, Mistake):
         return _said(str(error), 2)
-    if isinstance(error, Diverged):
+    if isinstance(error, Diverged | Lost):
         return _said(str(error), 1)
     if isinstance(error, click_error):
         return _said_usage(error, arguments)
@@ -83,7 +117,8 @@ _NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on
 
 def _said(message: str, code: int) -> int:
     if sys.stderr:  # None where it was closed, and print would take stdout
-        print(f"error: {_line(message)}", file=sys.stderr)
+        who = f"rank {_ranks()[0]}: " if _ranks()[0] else ""
+        print(f"error: {who}{_line(message)}", file=sys.stderr)
     return code
 
 
@@ -124,7 +159,7 @@ def _noting() -> Callable[..., None]:
 
     def note(message: Warning | str, *_: object) -> None:
         line = _line(str(message))
-        if line not in said:
+        if line not in said and _ranks()[0] == 0:
             print(f"note: {line}", file=sys.stderr)
         said.add(line)
 

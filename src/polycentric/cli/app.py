@@ -70,6 +70,7 @@ AttackOption = Annotated[
         help="Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2)."
     ),
 ]
+Wait = Annotated[float, typer.Option(help="Under torchrun: seconds without a word before another rank counts as lost.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
 
 
@@ -134,6 +135,11 @@ def run(
     ] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Where what clients keep is held: memory, or disk for files in the run's folder."),
+    ] = None,
+    wait: Wait = 600.0,
     clock: Clock = None,
     alone: Annotated[
         bool,
@@ -152,36 +158,44 @@ def run(
       polycentric run fedprox --data digits --partition dirichlet=0.3 --clients 40 --set mu=0.1 --set lr=0.05
 
       polycentric run fedavg --set "select=uniform(n=10)" --set "center=momentum(lr=1, beta=0.9)"
+
+      torchrun --standalone --nproc-per-node 2 -m polycentric run fedavg --rounds 20
     """
     from ..cells import enter
     from ..metrics import plain
+    from ..ranks import join_ranks
     from ..record import Folder
     from .screen import out as screen
     from .screen import progress, summary_table, tell
 
-    asked = _settings(
-        method,
+    options = dict(
         data=data, partition=partition, clients=clients, model=model, rounds=rounds, seed=seed, valid=valid,
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
         executor=executor, block=block, workers=workers, device=device, dtype=dtype, clock=clock, attack=attack,
-        set=settings,
+        state=state, set=settings,
     )  # fmt: skip
-    prepared = asked.prepare()
-    folder = (
-        Folder.new(out)
-        if out
-        else Folder.fresh(Path("runs"), f"{asked.method}-{prepared.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    )
-    enter(prepared, asked, folder)
-    with (
-        progress(asked.method, asked.rounds, quiet=quiet or as_json) as watch,
-        _interruptible(f"polycentric resume {folder.path}"),
-    ):
-        prepared.go(_tracked(watch, folder.path) if track else watch)
+    with join_ranks(wait) as ranks:
+        folder, hidden = None, quiet or as_json or not ranks.first
+        with ranks.together():
+            asked = _settings(method, **options)
+            prepared = asked.prepare(ranks=ranks)
+            if ranks.first:
+                name = f"{asked.method}-{prepared.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+                folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
+                enter(prepared, asked, folder)
+        place = ranks.text(str(folder.path) if folder else "")
+        with (
+            progress(asked.method, asked.rounds, quiet=hidden) as watch,
+            _interruptible(f"polycentric resume {place}"),
+        ):
+            prepared.go(_tracked(watch, folder.path) if track and folder else watch)
+        below = _share_below_alone(asked, prepared, hidden) if alone else None
+    if folder is None:  # another rank speaks for all
+        return
     summary = prepared.summary()
-    if alone:
-        summary["metrics"] |= plain({"share_below_alone": _share_below_alone(asked, prepared, quiet or as_json)})
+    if below is not None:
+        summary["metrics"] |= plain({"share_below_alone": below})
         folder.write_json("summary.json", summary)
     if as_json:
         tell(summary)
@@ -193,29 +207,39 @@ def run(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
+    wait: Wait = 600.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Go on with an interrupted run; it ends with the very bits it would have had."""
     from ..cells import reopen, settings_of
+    from ..ranks import join_ranks
     from ..record import Folder
     from .screen import out as screen
     from .screen import progress, say, summary_table, tell
 
-    opened = Folder.open(folder)
-    rounds = settings_of(opened).rounds
-    summary = opened.read_json("summary.json") if (folder / "summary.json").is_file() else {}
-    if summary.get("stopped") or summary.get("rounds", -1) >= rounds:
+    with join_ranks(wait) as ranks:
+        opened, rounds, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
+        with ranks.together():
+            if ranks.first:
+                opened = Folder.open(folder)
+                rounds = settings_of(opened).rounds
+                summary = opened.read_json("summary.json") if (folder / "summary.json").is_file() else {}
+        done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= rounds else "no")
+        if done == "no":
+            with (
+                progress(f"resume {folder.name}", rounds, quiet=hidden) as watch,
+                _interruptible(f"polycentric resume {folder}"),
+            ):
+                ended, problems = reopen(opened, watch, ranks=ranks)
+            summary = ended.summary()
+    if opened is None:  # another rank speaks for all
+        return
+    if done == "yes":
         say(f"note: {folder} is finished, so nothing was run")
     else:
-        with (
-            progress(f"resume {folder.name}", rounds, quiet=quiet or as_json) as watch,
-            _interruptible(f"polycentric resume {folder}"),
-        ):
-            ended, problems = reopen(opened, watch)
         for problem in problems:
             say(f"note: {problem}")
-        summary = ended.summary()
     if as_json:
         tell(summary)
         return
@@ -595,7 +619,7 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
 
     known = {key: value for key, value in asked.set.items() if key.partition(".")[0] in parameters("nofed")}
     lonely = asked.model_copy(update={"method": "nofed", "set": known, "patience": None, "fine_tune": 0})
-    prepared = lonely.prepare(ran.federation)
+    prepared = lonely.prepare(ran.federation, ran.clients.ranks)
     with progress("nofed", asked.rounds, quiet=quiet) as watch:
         prepared.go(watch)
     judged = ran.clients.judged.numpy()
@@ -627,12 +651,16 @@ class Interrupted(Exception):
 
 @contextmanager
 def _interruptible(command: str = "") -> Iterator[None]:
-    """Say after Ctrl-C how to go on: with `command`, or with the same one again."""
+    """Say after Ctrl-C how to go on: with `command`, or with the same one again. The same where a rank was lost."""
+    from ..errors import Lost
+
+    again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
     try:
         yield
     except KeyboardInterrupt as end:
-        again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
         raise Interrupted(again) from end
+    except Lost as end:
+        raise Lost(f"{end}; {again}") from end
 
 
 def _closing(summary: dict[str, Any]) -> None:

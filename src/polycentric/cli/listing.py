@@ -144,6 +144,7 @@ def examine() -> tuple[bool, Table]:
         row(package, version, package != "python" or sys.version_info >= (3, 11), "needs 3.11 or newer")
     row("gpu", torch.cuda.get_device_name() if torch.cuda.is_available() else "none (the CPU is used)", True)
     row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for mathematics", True)
+    row("several ranks", _ways_between_ranks(), True)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     row("free disk", f"{free:.1f} GB", free > 1, "less than 1 GB: checkpoints may not fit")
     writable = os.access(Path.cwd(), os.W_OK)
@@ -153,6 +154,17 @@ def examine() -> tuple[bool, Table]:
     right, found = _round_comes_out_right()
     row("a round, stacked against looped", found, right, "the executors disagree; reinstall torch")
     return good, table
+
+
+def _ways_between_ranks() -> str:
+    """How processes that torchrun starts can talk."""
+    import torch.distributed as dist
+
+    there = {
+        "gloo": dist.is_available() and dist.is_gloo_available(),
+        "nccl": dist.is_available() and dist.is_nccl_available(),
+    }
+    return ", ".join(name for name, found in there.items() if found) or "none (torchrun cannot be used)"
 
 
 def _round_comes_out_right() -> tuple[bool, str]:

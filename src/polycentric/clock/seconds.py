@@ -29,7 +29,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..aggregate import Rows, Sum
 from ..cohort import Cohort
 from ..errors import require
 from ..method import Exchange, Method, State
@@ -133,14 +132,6 @@ class Punctual:
         """Of those who are in time."""
         late = self.clock.late(Load(exchange, state, cohort, self.parameters))
         return self.clients.answers(exchange, state, cohort[~late] if bool(late.any()) else cohort)
-
-    def gather(self, answers: list[Answer]) -> list[Answer]:
-        """As the inner ones."""
-        return self.clients.gather(answers)
-
-    def add(self, heard: dict[str, Sum | Rows]) -> dict[str, Sum | Rows]:
-        """As the inner ones."""
-        return self.clients.add(heard)
 
 
 def load_of(trip: Trip, parameters: int) -> Load:

@@ -116,7 +116,7 @@ class Clusters(Topology):
         up = Mixing.scatter(place, len(centers["model"]), memory["last_weight"].cpu()[known])
         heard = up.total > 0
         new = centers["model"].clone()
-        means = up.product(memory["last"][known.to(memory["last"].device)])[heard] / up.total[heard, None]
+        means = up.product(memory["last"], known)[heard] / up.total[heard, None]
         new[heard.to(new.device)] = means.to(new)
         return memory, centers | {"model": new}
 
