@@ -25,6 +25,7 @@ from .draw import uniform
 from .errors import Mistake, require, unknown
 from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
+from .models.text import LSTM
 from .round import Answer, receive, visit
 from .stack import Stacks, take
 from .task import Task, draws, runs_stacked
@@ -32,7 +33,7 @@ from .task import Task, draws, runs_stacked
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
 EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, LSTM)  # layers that a processor does not do faster in a stack
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
 
 
@@ -226,11 +227,11 @@ def chosen(task: Task, federation: Federation) -> str:
     """The executor for a model and a device.
 
     On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one model after
-    another (`polycentric bench`); everything else, and everything on a GPU, is faster stacked. The choice
-    depends on nothing that varies from run to run, since results agree between executors only to rounding.
-    A run that is long enough has its stacked steps compiled: see `compiling_pays`.
+    another, and so is a stack of recurrences (`polycentric bench`); everything else, and everything on a GPU, is
+    faster stacked. The choice depends on nothing that varies from run to run, since results agree between executors
+    only to rounding. A run that is long enough has its stacked steps compiled: see `compiling_pays`.
     """
-    if task.device.type == "cpu" and any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
+    if task.device.type == "cpu" and any(isinstance(m, ONE_BY_ONE) for m in task.module.modules()):
         return "looped"
     if not stackable(task, federation):
         warnings.warn(

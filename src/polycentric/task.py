@@ -35,6 +35,11 @@ class Batch(NamedTuple):
     weight: Tensor  # (..., batch) sums to one; zero where there is no example
 
 
+def apart(parameter: str) -> str:
+    """The name under which a row may hold one of the module's parameters beside the row it is part of."""
+    return f"parameter {parameter}"
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error of every example."""
     return (outputs.squeeze(-1) - targets).square() / 2
@@ -129,9 +134,13 @@ class Task:
         """Stored targets as the loss wants them."""
         return y.to(self.dtype) if y.is_floating_point() else y
 
+    def parameters(self, row: Stacks) -> dict[str, Tensor]:
+        """The module's parameters in one row, by their own names."""
+        return {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
-        """The module at one row's parameters."""
-        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+        """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
+        parameters = {k: row.get(apart(k), v) for k, v in self.parameters(row).items()}
         return torch.as_tensor(functional_call(self.module, parameters, (x,)))
 
     def predict(self, row: Stacks, x: Tensor) -> Tensor:
@@ -157,8 +166,7 @@ class Task:
     def loaded(self, row: Stacks) -> nn.Module:
         """A module of its own with one row's parameters, ready to predict."""
         module = copy.deepcopy(self.module)
-        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
-        missing = module.load_state_dict(parameters, strict=False)
+        missing = module.load_state_dict(self.parameters(row), strict=False)
         if missing.unexpected_keys:
             raise Mistake(f"the model has no parameter {missing.unexpected_keys[0]}")
         return module.eval()
