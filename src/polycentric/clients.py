@@ -35,6 +35,7 @@ EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "st
 
 ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, LSTM)  # layers that a processor does not do faster in a stack
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
+COMPILED_BYTES = 12 << 20  # the same for programs, which take a few of a block's clients at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,9 @@ class Simulation:
         if self.block is not None:
             return self.block
         row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
-        fits = max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
+        compiled = isinstance(self.run, Compiled)
+        bytes = COMPILED_BYTES if compiled else BLOCK_BYTES.get(self.task.device.type, 8 << 20)
+        fits = max(1, min(1024, bytes // max(row, 1)))
         whole = self.run.pieces[0] if isinstance(self.run, Compiled) else 1  # no piece is left over
         return max(whole, fits // whole * whole)
 

@@ -10,7 +10,7 @@ from ..data import Split
 from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task, apart
-from .batches import Schedule
+from .batches import Schedule, rows_at
 from .executor import Client, Learner, Objective
 
 SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
@@ -49,8 +49,8 @@ class Looped:
     def _batch(self, schedule: Schedule, s: int, k: int, count: int) -> Batch:
         index = schedule.index[s, k, :count]
         weight = schedule.weight[s, k, :count].to(self.task.dtype)
-        x = self.task.inputs(self.split.x[index])
-        return Batch(channels_last(x) if self.last else x, self.task.targets(self.split.y[index]), weight)
+        x, y = self.task.inputs(rows_at(self.split.x, index)), self.task.targets(rows_at(self.split.y, index))
+        return Batch(channels_last(x) if self.last else x, y, weight)
 
     def descent(self, objective: Objective, params: Stacks, lr: Tensor) -> Stacks:
         """A step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
