@@ -51,13 +51,15 @@ class Tally:
     late: int = 0  # answers that missed the clock's deadline
 
     def clients_times(self, n_clients: int) -> Tensor:
-        """When every client was done, (clients,)."""
+        """When every client was done, (clients,); one number seen many times where all were done together."""
         if self.times:
             return torch.tensor(self.times, dtype=torch.float64)
-        return torch.full((n_clients,), self.seconds, dtype=torch.float64)
+        return torch.tensor(self.seconds, dtype=torch.float64).expand(n_clients)
 
     def at(self, times: Tensor) -> Tally:
         """The same at a later time."""
+        if times.stride() == (0,):
+            return replace(self, seconds=float(times[0]), times=())
         last = float(times.max())
         return replace(self, seconds=last, times=() if bool((times == last).all()) else tuple(times.tolist()))
 
