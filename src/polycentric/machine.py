@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import Mistake
@@ -29,6 +31,15 @@ def keep_freed_memory() -> None:
             libc.mallopt(m_mmap_threshold, 1 << 30)
             libc.mallopt(m_trim_threshold, (1 << 31) - 1)
             libc.mallopt(m_arena_max, 1)
+
+
+def keep_programs() -> None:
+    """Let torch keep compiled programs with the user's other caches: it would put them where they are lost in time.
+
+    Its own variable says otherwise. To be called before torch compiles anything.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home / "polycentric" / "programs"))
 
 
 def device_of(name: str) -> torch.device:

@@ -21,10 +21,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def outcome(arguments: list[str]) -> int:
     """The exit code of a command."""
-    from ..machine import keep_freed_memory
+    from ..machine import keep_freed_memory, keep_programs
     from .app import app
 
     keep_freed_memory()
+    keep_programs()
     if "" not in sys.path:  # `--model mynet:Net` finds mynet.py here; last, so that it hides nobody else's module
         sys.path.append("")
     try:

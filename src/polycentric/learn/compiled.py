@@ -50,6 +50,7 @@ KEPT = 256  # programs kept for other runs of this process
 
 Program = Callable[..., Any]
 _known: dict[object, Program] = {}
+watchers: list[Callable[[int], None]] = []  # are told before a program is compiled: how many there will be
 
 
 class Gate:
@@ -167,6 +168,8 @@ class Compiled(Stacked):
     def _compile(self, several: Program, flat: list[Tensor]) -> Program:
         """The program of some steps, which are taken in passing."""
         began = time.monotonic()
+        for watch in watchers:
+            watch(len(self.programs) + 1)
         program = several
         try:
             with torch.no_grad(), _gate.alone():
@@ -236,7 +239,7 @@ def _program(several: Program, flat: list[Tensor]) -> Program:
     compiled = _known.get(key)
     if compiled is None:
         spare: list[Any] = [_spare(flat[i]) for i in used]
-        compiled = inductor.compile(traced, spare)  # straight from the trace: nothing is to be guarded at every call
+        compiled = _built(traced, spare)
         compiled(*spare)
         if not holds:
             _known[key] = compiled
@@ -249,6 +252,13 @@ def _program(several: Program, flat: list[Tensor]) -> Program:
             update(flat, found)
 
     return program
+
+
+def _built(traced: GraphModule, inputs: list[Any]) -> Program:
+    """Straight from the trace where torch can: nothing is to be guarded then at every call."""
+    if hasattr(inductor, "standalone_compile"):
+        return inductor.standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
+    return torch.compile(traced, dynamic=False)  # before torch 2.8
 
 
 def _forms(flat: list[Tensor]) -> tuple[object, ...]:
