@@ -25,7 +25,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-import torch._inductor as inductor
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -256,6 +255,8 @@ def _program(several: Program, flat: list[Tensor]) -> Program:
 
 def _built(traced: GraphModule, inputs: list[Any]) -> Program:
     """Straight from the trace where torch can: nothing is to be guarded then at every call."""
+    import torch._inductor as inductor  # here: it takes as long to import as all of torch
+
     if hasattr(inductor, "standalone_compile"):
         return inductor.standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
     return torch.compile(traced, dynamic=False)  # before torch 2.8
