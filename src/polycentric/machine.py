@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import Mistake
+from .errors import Mistake, require, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +59,37 @@ def device_of(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise Mistake(f"device '{name}' cannot be used here ({reason}); try --device cpu") from error
     return device
+
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+def use_precision(name: str, device: torch.device, dtype: str) -> None:
+    """Check how exactly numbers are multiplied, and tell torch where that is a matter of the whole process.
+
+    float32    as torch does it
+    tf32       a GPU multiplies with 10 bits of mantissa and adds with 23
+    bf16       local learning computes with 7 bits; models, updates and mixing stay in float32
+    """
+    import torch
+
+    if name not in PRECISIONS:
+        raise unknown("precision", name, PRECISIONS)
+    require(
+        name == "float32" or dtype == "float32",
+        f"precision {name} is about how float32 is multiplied, and dtype is {dtype}: leave one of them out",
+    )
+    require(
+        name != "tf32" or device.type == "cuda",
+        f"precision tf32 is a GPU's, and the device is {device}: use --device cuda, or --precision bf16",
+    )
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    require(
+        name != "bf16" or device.type != "cpu" or has is None or bool(has()),
+        "this processor does not compute in bfloat16, and torch would be slower at pretending: use --precision float32",
+    )
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
 
 
 def versions() -> dict[str, str]:

@@ -59,6 +59,7 @@ class Task:
     cut: Cut = WHOLE
     dtype: torch.dtype = torch.float32
     symbols: int = 0
+    precision: str = "float32"  # "bf16": the module computes in bfloat16 where it learns; rows stay as they are
 
     @staticmethod
     def of(
@@ -70,13 +71,14 @@ class Task:
         loss: Loss | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        precision: str = "float32",
     ) -> Task:
         """The task of fitting a model to a federation's data."""
         model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
         module = build(model, federation.shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         module = module.to(dtype=dtype, device=device).train()
         loss = loss or (class_error if federation.classes else squared_error)
-        task = Task(module, loss, cut, dtype, federation.symbols)
+        task = Task(module, loss, cut, dtype, federation.symbols, precision)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
         task.try_out(federation.train.x[:2], federation.n_outputs)
         return task
@@ -153,7 +155,11 @@ class Task:
 
     def losses(self, row: Stacks, batch: Batch) -> Tensor:
         """The loss of every example, (batch,)."""
-        return self.loss(self.outputs(row, batch.x), batch.y)
+        if self.precision != "bf16":
+            return self.loss(self.outputs(row, batch.x), batch.y)
+        with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+            outputs = self.outputs(row, batch.x)
+        return self.loss(outputs.to(self.dtype), batch.y)
 
     def mean_loss(self, row: Stacks, batch: Batch) -> Tensor:
         """The mean loss over the examples that are there."""

@@ -134,6 +134,10 @@ def run(
     ] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: float32]")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="How clients multiply: float32, bf16, or on a GPU tf32. [default: float32]"),
+    ] = None,
     clock: Clock = None,
     alone: Annotated[
         bool,
@@ -165,7 +169,7 @@ def run(
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
         executor=executor, block=block, workers=workers, device=device, dtype=dtype, clock=clock, attack=attack,
-        set=settings,
+        precision=precision, set=settings,
     )  # fmt: skip
     prepared = asked.prepare()
     folder = (
