@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from polycentric import Federation, Mistake, Task, fedavg
 from polycentric.config import Settings
-from polycentric.learn.looped import channels_last
+from polycentric.learn.looped import channels_last, likes_channels_last
 from polycentric.loop import environment, prepare
 from polycentric.machine import use_precision
+from polycentric.models import build
 from polycentric.round import run_round
 from polycentric.task import Batch
 
@@ -87,3 +89,37 @@ def test_channels_come_last_and_images_are_the_same(channels: int) -> None:
     assert torch.equal(seen, x)
     assert seen.stride(1) == 1 and seen.stride(3) == channels
     assert (seen.data_ptr() == x.data_ptr()) == (channels == 1), "one channel is not copied"
+
+
+class Own(nn.Module):
+    """Somebody's module that counts on the order of memory."""
+
+    def __init__(self, shape: tuple[int, ...], n_outputs: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(shape[0], 2, 3, padding=1)
+        self.head = nn.Linear(2 * shape[1] * shape[2], n_outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A view of what the convolution gives."""
+        made: torch.Tensor = self.head(self.conv(x).view(len(x), -1))
+        return made
+
+
+@pytest.mark.parametrize(
+    ("model", "likes"),
+    [("femnist-cnn", True), ("mnist-cnn", True), ("celeba-cnn", False), ("vgg11", False), ("mlp", False), (Own, False)],
+)
+def test_only_rows_of_known_layers_get_channels_last(model: Any, likes: bool) -> None:
+    module = build(model, (1, 32, 32), 10, seed=0)
+    assert likes_channels_last(module) is likes
+    if likes:
+        x = torch.rand(3, 1, 32, 32)
+        torch.testing.assert_close(module(channels_last(x)), module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_images_are_learned_by_modules_that_count_on_the_order_of_memory() -> None:
+    settings = Settings.of({"method": "fedavg", "data": "digits", "rounds": 1, "device": "cpu"})
+    federation = settings.load_data()
+    prepared = prepare(METHOD, federation, model=Own, executor="looped")
+    state, _ = run_round(METHOD, prepared.state, prepared.clients)
+    assert bool(state.centers["model"].isfinite().all())

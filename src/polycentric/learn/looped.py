@@ -14,6 +14,7 @@ from .batches import Schedule, rows_at
 from .executor import Client, Learner, Objective
 
 SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
+FREE = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Flatten, nn.Linear, nn.Identity)
 
 
 class Looped:
@@ -22,8 +23,7 @@ class Looped:
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
         self.client = Client(task, gradient, self.descent)
-        weights = [m.weight.numel() for m in task.module.modules() if isinstance(m, nn.Conv2d)]
-        self.last = task.device.type == "cpu" and split.x.dim() == 4 and 0 < max(weights, default=0) <= SMALL
+        self.last = task.device.type == "cpu" and split.x.dim() == 4 and likes_channels_last(task.module)
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """Every client in turn, each on a copy of its own of what it carries."""
@@ -76,6 +76,19 @@ class Looped:
         with torch.no_grad():
             each = [self.task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
         return torch.stack(each)
+
+
+def likes_channels_last(module: nn.Module) -> bool:
+    """Whether a module is a row of layers that take images stored either way, with small convolutions among them.
+
+    Anybody's own module may count on the order of memory (`view`), and torch's GroupNorm crashes in 2.13 when channels
+    come last and the slope of its input is not wanted.
+    """
+    parts = list(module.modules())
+    layers = [part for part in parts if not list(part.children())]
+    sizes = [layer.weight.numel() for layer in layers if isinstance(layer, nn.Conv2d)]
+    plain = all(type(part) is nn.Sequential for part in parts if part not in layers)
+    return plain and all(type(layer) in FREE for layer in layers) and 0 < max(sizes, default=0) <= SMALL
 
 
 def channels_last(x: Tensor) -> Tensor:
