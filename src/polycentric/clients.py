@@ -247,7 +247,7 @@ def chosen(task: Task, federation: Federation) -> str:
 
 DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
 STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
-PRODUCT_SAVED = 2e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
+PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
 WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
 
 

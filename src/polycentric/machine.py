@@ -38,8 +38,10 @@ def keep_programs() -> None:
 
     Its own variable says otherwise. To be called before torch compiles anything.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home / "polycentric" / "programs"))
+    place = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polycentric" / "programs"
+    there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
+    if os.access(there, os.W_OK):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
 
 
 def device_of(name: str) -> torch.device:

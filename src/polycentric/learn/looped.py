@@ -59,7 +59,8 @@ class Looped:
         perhaps also on the row as such, in a penalty: the gradient is the sum of the two.
         """
         whole = {name: w.detach().requires_grad_() for name, w in params.items()}
-        places = {k: v for name, w in params.items() for k, v in self.task.layouts[name].views(w).items()}
+        layouts = self.task.layouts
+        places = {k: v for name, w in params.items() if name in layouts for k, v in layouts[name].views(w).items()}
         layers = {apart(k): v.detach().requires_grad_() for k, v in places.items()}
         with torch.enable_grad():
             value = objective(whole | layers)
