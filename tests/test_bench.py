@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from polycentric.draw import smallest, uniform
 from polycentric.learn import Compiled, Stacked
 from polycentric.learn.compiled import Gate, pieces_for
 from polycentric.loop import prepare
+from polycentric.machine import keep_programs
 from polycentric.record import Folder
 from polycentric.round import run_round
 
@@ -204,6 +206,30 @@ def test_a_compiled_run_goes_on_bit_for_bit_and_tells_what_compiling_cost(tmp_pa
     went_on, _ = reopen(Folder.open(tmp_path / "part"))
     assert torch.equal(went_on.state.centers["model"], whole.state.centers["model"])
     assert (tmp_path / "part/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+def test_whoever_watches_is_told_before_a_program_is_compiled(blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polycentric.learn import compiled
+
+    told: list[int] = []
+    monkeypatch.setattr(compiled, "watchers", [told.append])
+    prepared = prepare(fedavg(lr=0.05, batch=5), blobs(sizes=(10, 10)), model="logistic", executor="compiled")
+    for _ in range(2):
+        run_round(prepared.method, prepared.state, prepared.clients)
+    assert told == list(range(1, prepared.clients.compiled[0] + 1))
+
+
+def test_programs_are_kept_with_the_users_caches_unless_torch_is_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    keep_programs()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_programs()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "polycentric/programs")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
 
 
 # -- auto ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polycentric.draw import bits, normal, seed_of, seeded, shuffled, uniform
+from polycentric.draw import bits, normal, seed_of, seeded, shuffled, some_of, uniform
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
 WORD = (1 << 64) - 1
@@ -132,6 +132,54 @@ def test_every_order_of_three_is_equally_likely():
     assert len(there) == 6
     chi_square = float(((there - n / 6) ** 2 / (n / 6)).sum())
     assert abs(chi_square - 5) < 5 * math.sqrt(10)
+
+
+@LAW
+@given(st.integers(1, 300), st.integers(0, 10**9))
+def test_some_of_all_is_everyone_once(n, seed):
+    assert some_of(n, n, seed, "some").tolist() == list(range(n))
+
+
+@LAW
+@given(st.integers(100_000, 10**12), st.integers(1, 200), st.integers(0, 10**9))
+def test_some_are_different_in_order_and_always_the_same(n, count, seed):
+    drawn = some_of(n, count, seed, "some")
+    assert len(drawn) == count and bool((drawn[1:] > drawn[:-1]).all())
+    assert 0 <= int(drawn[0]) and int(drawn[-1]) < n
+    assert torch.equal(drawn, some_of(n, count, seed, "some"))
+
+
+@pytest.mark.parametrize(("n", "count"), [(20, 5), (101, 1), (64, 30)])
+def test_some_are_any_of_them_equally_often(n, count):
+    times, counts = 2000, torch.zeros(n)
+    for k in range(times):
+        counts[some_of(n, count, k, "some")] += 1
+    expected = times * count / n
+    chi_square = float(((counts - expected) ** 2 / expected).sum()) / (1 - (count - 1) / (n - 1))
+    assert abs(chi_square - (n - 1)) < 5 * math.sqrt(2 * (n - 1))
+
+
+def test_some_are_any_pair_equally_often():
+    times, pairs = 3000, {}
+    for k in range(times):
+        pair = tuple(some_of(6, 2, k, "some").tolist())
+        pairs[pair] = pairs.get(pair, 0) + 1
+    assert len(pairs) == 15
+    chi_square = sum((seen - times / 15) ** 2 / (times / 15) for seen in pairs.values())
+    assert abs(chi_square - 14) < 5 * math.sqrt(28)
+
+
+def test_some_of_very_many_lie_evenly_and_apart_from_each_other():
+    n, count, bins = 1_000_003, 1000, 50
+    counts, both = torch.zeros(bins), 0
+    for k in range(200):
+        drawn = some_of(n, count, 0, k, 0, "select")
+        counts += torch.bincount(drawn * bins // n, minlength=bins)
+        both += int(torch.isin(drawn, some_of(n, count, 0, k + 1, 0, "select")).sum())
+    expected = 200 * count / bins
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert abs(chi_square - (bins - 1)) < 5 * math.sqrt(2 * (bins - 1))
+    assert abs(both - 200) < 5 * math.sqrt(200)  # one in a thousand is drawn in the next round again
 
 
 def test_modules_that_draw_by_themselves_draw_by_the_key():

@@ -371,6 +371,25 @@ def test_clients_have_dropout_of_their_own(executor: Any, blobs: Make, made: Mak
     assert not torch.allclose(learned[1], learned[2])
 
 
+# -- looped: steps in place ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terms", [(), (Prox(0.3),)], ids=["loss", "penalty"])
+@pytest.mark.parametrize("model", ["mlp", "logistic"])
+def test_a_step_in_place_is_the_step_along_the_gradient(model: str, terms: tuple[Any, ...], blobs: Make) -> None:
+    federation = blobs(sizes=(9, 9))
+    task = Task.of(federation, model, dtype=torch.float64)
+    clients = Simulation(federation, task, executor="looped")
+    rows = {name: row + torch.tensor([[0.0], [0.1]]) for name, row in task.start().items()}
+    rows["start"] = task.start()["model"].repeat(2, 1)
+    before = {name: value.clone() for name, value in rows.items()}
+    learner = Train(lr=0.2, batch=4, terms=terms)
+    mine = clients.run(learner, rows, clients.everyone(0))["model"]
+    assert all(torch.equal(rows[name], before[name]) for name in rows), "what comes in is not overwritten"
+    clients.run.client = replace(clients.run.client, descent=None)  # type: ignore[attr-defined]
+    torch.testing.assert_close(mine, clients.run(learner, rows, clients.everyone(0))["model"], rtol=1e-12, atol=1e-13)
+
+
 # -- compiled ------------------------------------------------------------------------------------------------
 
 
@@ -394,7 +413,7 @@ def test_without_a_compiler_steps_run_stacked_and_that_is_said_once(
         raise RuntimeError("no compiler")
 
     federation, method = blobs(), fedavg(lr=0.05, batch=5)
-    monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setattr("polycentric.learn.compiled._built", refuse)
     monkeypatch.setattr("polycentric.learn.compiled._known", {})  # of earlier runs
     models = []
     for executor in ("compiled", "stacked"):

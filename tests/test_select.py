@@ -63,6 +63,22 @@ def test_uniform_finds_all_pairs_equally_likely():
     assert abs(chi_square - 14) < 5 * math.sqrt(28)
 
 
+def test_some_of_very_many_are_found_without_a_draw_for_everyone(monkeypatch):
+    select, everyone = Uniform(1000), clients(100_001, round=2, seed=5)
+    first = select({}, everyone)
+    assert len(first) == len(set(first.index.tolist())) == 1000 and torch.equal(first.sizes, first.index + 1)
+    assert torch.equal(first.index, first.index.sort().values)
+    with monkeypatch.context() as closed:
+        closed.setattr("polycentric.select.smallest", None)
+        assert torch.equal(select({}, everyone).index, first.index)
+        assert not torch.equal(select({}, clients(100_001, round=3, seed=5)).index, first.index)
+        sparse = everyone[everyone.index % 2 == 0].join([everyone[everyone.index % 2 == 1]])  # places are not numbers
+        assert bool(torch.isin(select({}, sparse).index, sparse.index).all())
+    monkeypatch.setattr("polycentric.select.some_of", None)
+    assert len(select({}, clients(100_000))) == 1000  # as ever
+    assert len(Uniform(share=0.5)({}, everyone)) == 50_000  # more than a permutation is good for
+
+
 @pytest.mark.parametrize("select", [Uniform(5), Poisson(0.3), Stragglers(Uniform(5), 0.4)], ids=str)
 def test_the_key_decides_and_every_part_of_it_counts(select):
     def draw(**key):

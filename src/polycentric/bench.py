@@ -26,6 +26,7 @@ from .clients import EXECUTORS, Simulation, chosen
 from .data import Federation, Split
 from .errors import require, unknown
 from .learn import Schedule, Train
+from .machine import use_precision
 from .methods import fedavg
 from .round import run_round
 from .task import Task
@@ -114,7 +115,12 @@ class Race:
 
     @staticmethod
     def of(
-        model: str, clients: int | None = None, steps: int = 3, batch: int = 20, device: str | torch.device = "cpu"
+        model: str,
+        clients: int | None = None,
+        steps: int = 3,
+        batch: int = 20,
+        device: str | torch.device = "cpu",
+        precision: str = "float32",
     ) -> Race:
         """Noise for a model of the catalogue of `WORK`."""
         if model not in WORK:
@@ -123,7 +129,8 @@ class Race:
         for name, value in (("clients", clients), ("steps", steps), ("batch", batch)):
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
         data = federation(work, clients or work.clients, steps * batch).to(device)
-        return Race(work, Task.of(data, model, device=device), data, steps, batch)
+        use_precision(precision, torch.device(device), "float32")
+        return Race(work, Task.of(data, model, device=device, precision=precision), data, steps, batch)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -168,7 +175,8 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
     first = {name: _timed(way, device) for name, way in ways.items()}
     reference = first["plain"][1]
     for name in ours:
-        same = torch.allclose(first[name][1], reference, atol=1e-4)  # type: ignore[arg-type]
+        near = 1e-4 if race.task.precision == "float32" else 1e-2
+        same = torch.allclose(first[name][1], reference, atol=near)  # type: ignore[arg-type]
         require(same, f"{name} and the plain loop do not end with the same model: not the same work")
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
@@ -183,6 +191,7 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "repeats": repeats,
+        "precision": race.task.precision,
         "auto": chosen(race.task, race.federation),
         "seconds": best,
         "median_seconds": {name: statistics.median(taken) for name, taken in times.items()},

@@ -24,6 +24,7 @@ from .draw import uniform
 from .errors import Mistake, require, unknown
 from .learn import Compiled, Executor, Looped, Stacked
 from .method import Exchange, State
+from .models.text import LSTM
 from .ranks import ALONE, Ranks
 from .round import Answer, receive, visit
 from .stack import Stacks, aligned, take
@@ -32,8 +33,9 @@ from .task import Task, draws, runs_stacked
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
 EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, LSTM)  # layers that a processor does not do faster in a stack
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
+COMPILED_BYTES = 12 << 20  # the same for programs, which take a few of a block's clients at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,9 @@ class Simulation:
         if self.block is not None:
             return self.block
         row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
-        fits = max(1, min(1024, BLOCK_BYTES.get(self.task.device.type, 8 << 20) // max(row, 1)))
+        compiled = isinstance(self.run, Compiled)
+        bytes = COMPILED_BYTES if compiled else BLOCK_BYTES.get(self.task.device.type, 8 << 20)
+        fits = max(1, min(1024, bytes // max(row, 1)))
         whole = self.run.pieces[0] if isinstance(self.run, Compiled) else 1  # no piece is left over
         return max(whole, fits // whole * whole)
 
@@ -223,11 +227,11 @@ def chosen(task: Task, federation: Federation) -> str:
     """The executor for a model and a device.
 
     On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one model after
-    another (`polycentric bench`); everything else, and everything on a GPU, is faster stacked. The choice
-    depends on nothing that varies from run to run, since results agree between executors only to rounding.
-    A run that is long enough has its stacked steps compiled: see `compiling_pays`.
+    another, and so is a stack of recurrences (`polycentric bench`); everything else, and everything on a GPU, is
+    faster stacked. The choice depends on nothing that varies from run to run, since results agree between executors
+    only to rounding. A run that is long enough has its stacked steps compiled: see `compiling_pays`.
     """
-    if task.device.type == "cpu" and any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
+    if task.device.type == "cpu" and any(isinstance(m, ONE_BY_ONE) for m in task.module.modules()):
         return "looped"
     if not stackable(task, federation):
         warnings.warn(
@@ -240,7 +244,7 @@ def chosen(task: Task, federation: Federation) -> str:
 
 DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
 STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
-PRODUCT_SAVED = 2e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
+PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
 WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
 
 

@@ -102,6 +102,7 @@ class Settings(BaseModel):
     workers: int = Field(default=1, ge=1, le=1024)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
     clock: str = "physical"
     state: Literal["memory", "disk"] = "memory"
 
@@ -166,6 +167,7 @@ class Settings(BaseModel):
             attack=attack,
             device=self.device,
             dtype=self.dtype,
+            precision=self.precision,
             clock=clock,
             workers=self.workers,
             ranks=ranks,

@@ -12,6 +12,7 @@ on wrapping 64-bit integers: the same bits on every device.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 PIECE = 1 << 15  # draws at once where there are very many
+TURNS = 10  # of a permutation's network
 Key = int | str | Tensor  # tensors broadcast: the result has the shape of the whole key
 
 
@@ -34,7 +36,7 @@ def bits(*key: Key) -> Tensor:
         # Python numbers and strings are mixed as scalars on the host; the first tensor moves to its device.
         if part.device != state.device and state.dim() == 0:
             state = state.to(part.device)
-        state = _mixed(state * 31 + part.to(torch.int64) + 0x1E3779B97F4A7C15)
+        state = _next(state, part.to(torch.int64))
     return state
 
 
@@ -85,6 +87,34 @@ def smallest(n: int, *key: Key) -> Tensor:
     return torch.cat(places)[found.argsort()[:n]].sort().values
 
 
+def some_of(n: int, count: int, *key: Key) -> Tensor:
+    """`count` different numbers below n, all sets equally likely, in order; the work does not grow with n.
+
+    They are where a keyed permutation of 0 .. n-1 takes 0 .. count-1: a Feistel network on pairs (p, q), p < P, q < Q,
+    of which there are P Q = n or barely more,
+
+        p  <-  p + bits(key, turn, q) mod P        and        q  <-  q + bits(key, turn, p) mod Q,        in turns;
+
+    the few that it takes to n or beyond are sent on until they lie below (Black and Rogaway: Ciphers with arbitrary
+    finite domains, CT-RSA 2002). A permutation is one to one, so nobody comes twice.
+    """
+    rows = math.isqrt(max(n - 1, 0)) + 1
+    columns = -(-n // rows)
+    keys = bits(*key, torch.arange(TURNS))
+
+    def onward(at: Tensor) -> Tensor:
+        p, q = at // columns, at % columns
+        for turn in range(0, TURNS, 2):
+            p = (p + _shifted(_next(keys[turn], q), 1)) % rows
+            q = (q + _shifted(_next(keys[turn + 1], p), 1)) % columns
+        return p * columns + q
+
+    at = onward(torch.arange(count))
+    while len(beyond := (at >= n).nonzero()[:, 0]):
+        at[beyond] = onward(at[beyond])
+    return at.sort().values
+
+
 def seed_of(*key: Key) -> int:
     """A non-negative 63-bit seed for other libraries' generators."""
     return int(bits(*key)) & ((1 << 63) - 1)
@@ -98,6 +128,10 @@ def seeded(device: torch.device, *key: Key) -> Iterator[None]:
         if device.type == "cuda":
             torch.cuda.manual_seed(seed_of(*key))
         yield
+
+
+def _next(state: Tensor, part: Tensor) -> Tensor:
+    return _mixed(state * 31 + part + 0x1E3779B97F4A7C15)
 
 
 def _mixed(h: Tensor) -> Tensor:

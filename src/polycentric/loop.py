@@ -33,7 +33,7 @@ from .evaluate import (
     optimistic,
 )
 from .learn import Maml, Train
-from .machine import device_of, undisturbed, versions
+from .machine import device_of, undisturbed, use_precision, versions
 from .method import Method, State
 from .metrics import Scores, agreement, participation, plain, share_below, shared_information
 from .models import default
@@ -502,6 +502,7 @@ def prepare(
     attack: Attack | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    precision: str = "float32",
     clock: Clock = Physical(),
     folder: Folder | None = None,
     workers: int = 1,
@@ -517,9 +518,11 @@ def prepare(
         "patience needs a validation split: load the data with valid=0.1 (in the command: --valid 0.1)",
     )
     where = device_of(device if ranks.size == 1 else own_device(device))
+    use_precision(precision, where, dtype)
     chosen = default(federation.shape, federation.n_outputs, federation.symbols) if model is None else model
     federation = federation.to(where) if where.type != "cpu" else federation
-    build = partial(Task.of, federation, chosen, cut=method.cut, loss=loss, dtype=getattr(torch, dtype), device=where)
+    how: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": where, "precision": precision}
+    build = partial(Task.of, federation, chosen, cut=method.cut, loss=loss, **how)
     task = build(seed=seed)
     clients = Simulation(federation, task, seed, executor, block, held_out, held_out_seed, attack, workers, ranks)
     others = range(1, method.starts(federation.n_clients))
@@ -569,8 +572,8 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         watch: called after every round.
         evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic: see `Schedule`.
-        how: executor, workers, block, held_out, held_out_seed, attack, device, dtype, loss, clock, state, ranks; see
-            `prepare`.
+        how: executor, workers, block, held_out, held_out_seed, attack, device, dtype, precision, loss, clock, state,
+            ranks; see `prepare`.
     """
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, patience, target, fine_tune, optimistic=optimistic)
     prepared = prepare(method, federation, model=model, seed=seed, schedule=schedule, **how)
@@ -637,6 +640,7 @@ def environment(prepared: Run) -> dict[str, Any]:
         "ranks": prepared.clients.ranks.size,
         "fingerprint": prepared.federation.fingerprint,
         "parameters": prepared.clients.task.width,
+        "precision": prepared.clients.task.precision,
         "method": repr(prepared.method),
         "clock": repr(prepared.clock),
         "attack": repr(prepared.clients.attack),

@@ -37,6 +37,7 @@ Rest = Literal["share", "keep", "none"]
 # a million float32 models is as good as over a hundred, at the price of one matrix product.
 PIECE = 64
 COLUMNS = 1 << 16  # numbers of a row widened at once by a sparse product
+FEW = 8  # receivers for which a loop is faster than reading and writing their rows by index
 
 
 class Links(NamedTuple):
@@ -225,7 +226,7 @@ class Mixing:
         assert self.receiver is not None
         order = torch.argsort(self.receiver, stable=True)
         heard, counts = torch.unique_consecutive(self.receiver[order], return_counts=True)
-        if len(heard) == self.shape[1]:  # nobody shares a receiver: a permutation
+        if len(heard) == self.shape[1] > FEW:  # nobody shares a receiver: a permutation
             mine = rows if senders is None else rows[senders.to(rows.device)]
             out[self.receiver.to(out.device)] += self.weight.to(rows)[:, None] * mine
             return

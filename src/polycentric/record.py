@@ -58,10 +58,10 @@ class Tally:
     took: Tensor | None = field(default=None, compare=False, repr=False)
 
     def clients_times(self, n_clients: int) -> Tensor:
-        """When every client was done, (clients,)."""
+        """When every client was done, (clients,); one number seen many times where all were done together."""
         if self.times:
             return torch.tensor(self.times, dtype=torch.float64)
-        return torch.full((n_clients,), self.seconds, dtype=torch.float64)
+        return torch.tensor(self.seconds, dtype=torch.float64).expand(n_clients)
 
     def listed(self) -> dict[str, Any]:
         """For a JSON file."""
@@ -69,6 +69,8 @@ class Tally:
 
     def at(self, times: Tensor) -> Tally:
         """The same at a later time."""
+        if times.stride() == (0,):
+            return replace(self, seconds=float(times[0]), times=())
         last = float(times.max())
         return replace(self, seconds=last, times=() if bool((times == last).all()) else tuple(times.tolist()))
 

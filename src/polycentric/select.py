@@ -14,10 +14,13 @@ from torch import Tensor
 
 from .cohort import Cohort
 from .coverage import Geometry, covered
-from .draw import smallest, uniform
+from .draw import smallest, some_of, uniform
 from .errors import Mistake, require
 from .learn import Learner, Value
 from .stack import Stacks
+
+MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
+FEW = 20  # of very many, one in so many or fewer: a permutation of more takes longer than a draw for everyone
 
 
 class Select(ABC):
@@ -70,7 +73,11 @@ class Newcomers(Select):
 
 @dataclass(frozen=True)
 class Uniform(Select):
-    """`n` clients, or a `share` of them, without replacement, all equally likely."""
+    """`n` clients, or a `share` of them, without replacement, all equally likely.
+
+    Of more than MANY clients, those at the places that a keyed permutation gives: a round then does not cost more the
+    more there are, and who is drawn hangs together with how many there are.
+    """
 
     n: int | None = None
     share: float | None = None
@@ -84,13 +91,15 @@ class Uniform(Select):
         require(self.share is None or 0 < self.share <= 1, f"Uniform.share must be in (0, 1], got {self.share}")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
-        """The clients with the smallest draws, in order of their numbers."""
+        """The clients with the smallest draws, in order of their numbers; of very many, some by a permutation."""
         wanted = self.n if self.n is not None else max(1, round((self.share or 0) * len(everyone)))
         if wanted > len(everyone):
             warnings.warn(
                 f"{wanted} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
                 stacklevel=2,
             )
+        if len(everyone) > MANY and wanted * FEW <= len(everyone):
+            return everyone[some_of(len(everyone), wanted, *everyone.key, "select")]
         return everyone[smallest(wanted, *everyone.key, "select", everyone.index)]
 
 

@@ -35,6 +35,11 @@ class Batch(NamedTuple):
     weight: Tensor  # (..., batch) sums to one; zero where there is no example
 
 
+def apart(parameter: str) -> str:
+    """The name under which a row may hold one of the module's parameters beside the row it is part of."""
+    return f"parameter {parameter}"
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error of every example."""
     return (outputs.squeeze(-1) - targets).square() / 2
@@ -54,6 +59,7 @@ class Task:
     cut: Cut = WHOLE
     dtype: torch.dtype = torch.float32
     symbols: int = 0
+    precision: str = "float32"  # "bf16": the module computes in bfloat16 where it learns; rows stay as they are
 
     @staticmethod
     def of(
@@ -65,13 +71,14 @@ class Task:
         loss: Loss | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        precision: str = "float32",
     ) -> Task:
         """The task of fitting a model to a federation's data."""
         model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
         module = build(model, federation.shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         module = module.to(dtype=dtype, device=device).train()
         loss = loss or (class_error if federation.classes else squared_error)
-        task = Task(module, loss, cut, dtype, federation.symbols)
+        task = Task(module, loss, cut, dtype, federation.symbols, precision)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
         task.try_out(federation.train.x[:2], federation.n_outputs)
         return task
@@ -129,9 +136,13 @@ class Task:
         """Stored targets as the loss wants them."""
         return y.to(self.dtype) if y.is_floating_point() else y
 
+    def parameters(self, row: Stacks) -> dict[str, Tensor]:
+        """The module's parameters in one row, by their own names."""
+        return {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
-        """The module at one row's parameters."""
-        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
+        """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
+        parameters = {k: row.get(apart(k), v) for k, v in self.parameters(row).items()}
         return torch.as_tensor(functional_call(self.module, parameters, (x,)))
 
     def predict(self, row: Stacks, x: Tensor) -> Tensor:
@@ -144,7 +155,11 @@ class Task:
 
     def losses(self, row: Stacks, batch: Batch) -> Tensor:
         """The loss of every example, (batch,)."""
-        return self.loss(self.outputs(row, batch.x), batch.y)
+        if self.precision != "bf16":
+            return self.loss(self.outputs(row, batch.x), batch.y)
+        with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+            outputs = self.outputs(row, batch.x)
+        return self.loss(outputs.to(self.dtype), batch.y)
 
     def mean_loss(self, row: Stacks, batch: Batch) -> Tensor:
         """The mean loss over the examples that are there."""
@@ -157,8 +172,7 @@ class Task:
     def loaded(self, row: Stacks) -> nn.Module:
         """A module of its own with one row's parameters, ready to predict."""
         module = copy.deepcopy(self.module)
-        parameters = {k: v for name, layout in self.layouts.items() for k, v in layout.views(row[name]).items()}
-        missing = module.load_state_dict(parameters, strict=False)
+        missing = module.load_state_dict(self.parameters(row), strict=False)
         if missing.unexpected_keys:
             raise Mistake(f"the model has no parameter {missing.unexpected_keys[0]}")
         return module.eval()

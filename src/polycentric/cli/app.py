@@ -140,6 +140,10 @@ def run(
         typer.Option(help="Where what clients keep is held: memory, or disk for files in the run's folder."),
     ] = None,
     wait: Wait = 600.0,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="How clients multiply: float32, bf16, or on a GPU tf32. [default: float32]"),
+    ] = None,
     clock: Clock = None,
     alone: Annotated[
         bool,
@@ -173,7 +177,7 @@ def run(
         patience=patience, target=target, fine_tune=fine_tune, evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every, held_out=held_out, dissimilarity=dissimilarity, optimistic=optimistic,
         executor=executor, block=block, workers=workers, device=device, dtype=dtype, clock=clock, attack=attack,
-        state=state, set=settings,
+        state=state, precision=precision, set=settings,
     )  # fmt: skip
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first

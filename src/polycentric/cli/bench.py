@@ -22,6 +22,9 @@ def bench(
     workers: Annotated[int, typer.Option(min=1, help="Also measure rounds on so many threads.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every operator.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="Of our rounds: float32, bf16 or tf32; the others stay in float32.")
+    ] = "float32",
     profile: Annotated[bool, typer.Option("--profile", help="Also print where the time of one round goes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
 ) -> None:
@@ -43,7 +46,7 @@ def bench(
     torch.set_num_threads(threads)
     where, rows, tables = device_of(device), [], []
     for model in models or measured.USUAL:
-        race = measured.Race.of(model, clients, steps, batch, where)
+        race = measured.Race.of(model, clients, steps, batch, where, precision)
         rows.append(measured.measure(race, executors, repeats, workers))
         if profile:
             looked_at = executors[-1] if executors else rows[-1]["auto"]

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..learn.compiled import watchers
 from ..loop import Watcher
 from ..metrics import is_share
 
@@ -60,7 +61,14 @@ def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Ite
             if row is not None:
                 bar.update(task, numbers=_numbers(row))
 
-        yield watch
+        def compiling(n: int) -> None:
+            bar.update(task, numbers=f"compiling program {n}")
+
+        watchers.append(compiling)
+        try:
+            yield watch
+        finally:
+            watchers.remove(compiling)
 
 
 @contextmanager

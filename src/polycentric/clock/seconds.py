@@ -97,7 +97,8 @@ class Clock(ABC):
         took = float(needs.max())
         if self.deadline is not None:
             took = min(took, self.deadline)
-        return torch.full_like(times, float(times.max()) + took + self.at_cloud(load))
+        last = float(times[0]) if times.stride() == (0,) else float(times.max())
+        return torch.tensor(last + took + self.at_cloud(load), dtype=times.dtype).expand(len(times))
 
     def _between_neighbours(self, times: Tensor, load: Load) -> Tensor:
         times = self._heard(times, load, load.hops("down"), None).clone()

@@ -38,6 +38,11 @@ def plan_of(cohort: Cohort, epochs: int, steps: int | None, batch: int | None) -
     return Plan(done * per_epoch if steps is None else done, batch)
 
 
+def rows_at(x: Tensor, index: Tensor) -> Tensor:
+    """`x[index]`, copied row by row; on a processor several times as fast as one number after another."""
+    return x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
+
+
 class Schedule:
     """Every batch of every client of a block, as positions in the split's tensors."""
 

@@ -7,6 +7,9 @@ learners that take all examples at once (`batch=None`) are not, and have program
 A piece takes all steps of a stretch before the next one begins; a program overwrites the piece's rows where they
 stand, so nothing is put together afterwards, and rows that a step does not read are not handed to it.
 
+Of wide rows a program takes one step, and stops short of its update where that is w - lr A B, a product of matrices:
+one product with the row for its sum then adds it in place (`peeled`), and no gradient is ever written or read.
+
 Which program runs is a function of the block alone: a resumed run meets the same ones. Programs are kept by torch
 between runs (its inductor cache), and by us between runs of one process: a traced step that holds no tensor of its
 own is a pure function of its text and its inputs, so equal text on equal shapes is the same program, whoever asks.
@@ -18,10 +21,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import pad
 
@@ -31,15 +36,20 @@ from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Plan, Schedule
 from .executor import Learner
+from .peel import peeled
 from .stacked import Stacked, Step
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
 LARGEST = (32, 8, 2)  # clients in one program: the first of these that fits
 RUNS = (4, 1)  # steps in one program
+GATHERED = (4, 3, 2, 1)  # steps whose batches are gathered together, where a program takes one
+LINE = 64  # bytes
+WIDE = 64 << 10  # bytes of a row from which an update is worth a product of its own
 KEPT = 256  # programs kept for other runs of this process
 
-Program = Callable[..., object]
+Program = Callable[..., Any]
 _known: dict[object, Program] = {}
+watchers: list[Callable[[int], None]] = []  # are told before a program is compiled: how many there will be
 
 
 class Gate:
@@ -87,6 +97,7 @@ class Compiled(Stacked):
         super().__init__(task, split)
         self.pieces = pieces_for(task.width * torch.empty((), dtype=task.dtype).element_size())
         self.programs: dict[object, Program] = {}
+        self.peels: dict[object, bool] = {}  # learners whose programs take one step and leave its update over
         self.compile_seconds = 0.0
         self.works = True
 
@@ -112,11 +123,12 @@ class Compiled(Stacked):
     ) -> Stacks:
         if not self.works:
             return super()._stretch(learner, step, carry, rows, schedule, steps)
-        out = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
+        out = {name: _aligned(value) for name, value in carry.items()}
         for some in _pieces(len(next(iter(out.values()))), self.pieces):
-            here = {name: value[some] for name, value in out.items()}
+            here = {name: out[name][some].copy_(value[some]) for name, value in carry.items()}
             held = {name: value[some] for name, value in rows.items()}  # often one row, seen many times: no copy
-            for part in _pieces(len(steps), RUNS):
+            runs = GATHERED if self._peels(learner, step, here, held, schedule) else RUNS
+            for part in _pieces(len(steps), runs):
                 at = slice(steps.start + part.start, steps.start + part.stop)
                 batch = self._batch(schedule.index[at, some], schedule.weight[at, some])
                 self._call(learner, step, here, held, batch)
@@ -124,28 +136,39 @@ class Compiled(Stacked):
 
     def _call(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, batch: Batch) -> None:
         """Some steps of some clients, batches (steps, clients, ...); what is carried is overwritten."""
-        names, n = list(carry), len(carry)
+        flat, key = [*carry.values(), *rows.values(), *batch], (learner, tuple(carry), tuple(rows))
+        if not self.peels[key]:
+            self._run(key, _several(step, carry, rows), flat)
+            return
+        for s in range(len(batch.x)):
+            flat[-3:] = (part[s : s + 1] for part in batch)
+            self._run(key, _several(step, carry, rows), flat)
 
-        def several(*flat: Tensor) -> None:
-            now, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
-            x, y, weight = flat[-3:]
-            for s in range(len(x)):
-                now = step(now, held, Batch(x[s], y[s], weight[s]))
-            for name, place in zip(names, flat, strict=False):
-                if now[name] is not place:
-                    place.copy_(now[name])
-
-        flat = [*carry.values(), *rows.values(), *batch]
-        key = (learner, tuple(names), tuple(rows), *_forms(flat))
+    def _run(self, key: tuple[object, ...], several: Program, flat: list[Tensor]) -> None:
+        key = (*key, *_forms(flat))
         if key in self.programs:
             with torch.no_grad():
                 self.programs[key](*flat)
             return
         self.programs[key] = self._compile(several, flat)
 
+    def _peels(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: Schedule) -> bool:
+        """Whether a program takes one step, its update peeled off: known before any is run, so always the same."""
+        key = (learner, tuple(carry), tuple(rows))
+        if key not in self.peels:
+            self.peels[key], first = False, next(iter(carry.values()))
+            if _is_wide(first):
+                batch = self._batch(schedule.index[:1, : len(first)], schedule.weight[:1, : len(first)])
+                flat = [*carry.values(), *rows.values(), *batch]
+                with suppress(Exception), torch.no_grad(), _gate.alone():  # compiling will say what is wrong
+                    self.peels[key] = bool(peeled(_traced(_several(step, carry, rows), flat)))
+        return self.peels[key]
+
     def _compile(self, several: Program, flat: list[Tensor]) -> Program:
         """The program of some steps, which are taken in passing."""
         began = time.monotonic()
+        for watch in watchers:
+            watch(len(self.programs) + 1)
         program = several
         try:
             with torch.no_grad(), _gate.alone():
@@ -162,10 +185,48 @@ class Compiled(Stacked):
         return program
 
 
+def _several(step: Step, carry: Stacks, rows: Stacks) -> Program:
+    """Some steps in a row as a function of tensors; it overwrites those of the carry, and returns nothing."""
+    names, n = list(carry), len(carry)
+
+    def several(*flat: Tensor) -> None:
+        now, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
+        x, y, weight = flat[-3:]
+        for s in range(len(x)):
+            now = step(now, held, Batch(x[s], y[s], weight[s]))
+        for name, place in zip(names, flat, strict=False):
+            if now[name] is not place:
+                place.copy_(now[name])
+
+    return several
+
+
+def _traced(several: Program, flat: list[Tensor]) -> GraphModule:
+    traced: GraphModule = make_fx(several)(*map(_spare, flat))
+    return traced
+
+
+def _spare(t: Tensor) -> Tensor:
+    """A copy with the same strides; what is seen many times is never overwritten, and needs none."""
+    return t if 0 in t.stride() else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
+
+
+def _aligned(like: Tensor) -> Tensor:
+    """Room for rows, each beginning with a line of the cache: products write whole lines then."""
+    if like.dim() != 2:
+        return torch.empty_like(like, memory_format=torch.contiguous_format)
+    line = LINE // like.element_size()
+    return like.new_empty(len(like), -(-like.shape[1] // line) * line)[:, : like.shape[1]]
+
+
+def _is_wide(rows: Tensor) -> bool:
+    return rows.dim() == 2 and rows.shape[1] * rows.element_size() >= WIDE
+
+
 def _program(several: Program, flat: list[Tensor]) -> Program:
     """Traced, without the inputs nobody reads, and compiled; or one that was compiled earlier from the same text."""
-    spare = [t.clone() if t.is_contiguous() else t for t in flat]  # what is overwritten is contiguous
-    traced = make_fx(several)(*spare)
+    traced = _traced(several, flat)
+    updates = peeled(traced) if len(flat[-1]) == 1 and _is_wide(flat[0]) else []
     inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
     used = [i for i, node in enumerate(inputs) if node.users]
     for node in inputs:
@@ -176,17 +237,29 @@ def _program(several: Program, flat: list[Tensor]) -> Program:
     key = (traced.code, *_forms([flat[i] for i in used]))
     compiled = _known.get(key)
     if compiled is None:
-        compiled = torch.compile(traced, dynamic=False)
-        compiled(*[spare[i] for i in used])
+        spare: list[Any] = [_spare(flat[i]) for i in used]
+        compiled = _built(traced, spare)
+        compiled(*spare)
         if not holds:
             _known[key] = compiled
             if len(_known) > KEPT:
                 _known.pop(next(iter(_known)))
 
     def program(*flat: Tensor) -> None:
-        compiled(*[flat[i] for i in used])
+        found = compiled(*[flat[i] for i in used])
+        for update in updates:
+            update(flat, found)
 
     return program
+
+
+def _built(traced: GraphModule, inputs: list[Any]) -> Program:
+    """Straight from the trace where torch can: nothing is to be guarded then at every call."""
+    import torch._inductor as inductor  # here: it takes as long to import as all of torch
+
+    if hasattr(inductor, "standalone_compile"):
+        return inductor.standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
+    return torch.compile(traced, dynamic=False)  # before torch 2.8
 
 
 def _forms(flat: list[Tensor]) -> tuple[object, ...]:

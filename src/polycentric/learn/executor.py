@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ..cohort import Cohort
@@ -15,7 +16,9 @@ from ..task import Batch as Batch
 from ..task import Task
 from .batches import Plan
 
-Gradient = Callable[[Callable[[Stacks], Tensor], Stacks], Stacks]
+Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
+Gradient = Callable[[Objective, Stacks], Stacks]
+Descent = Callable[[Objective, Stacks, Tensor], Stacks]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,14 @@ class Client:
 
     task: Task
     gradient: Gradient  # (objective, params) -> the gradient of objective at params
+    descent: Descent | None = None  # a faster way to `descend`, which may overwrite the params it is given
+
+    def descend(self, objective: Objective, params: Stacks, lr: Tensor) -> Stacks:
+        """params - lr * gradient. Carried params only: they may be overwritten, and must not be read again."""
+        if self.descent is not None:
+            return self.descent(objective, params, lr)
+        gradient = self.gradient(objective, params)
+        return {name: torch.addcmul(w, gradient[name], lr, value=-1) for name, w in params.items()}  # one pass
 
 
 class Learner(ABC):
@@ -49,7 +60,7 @@ class Learner(ABC):
 
     @abstractmethod
     def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
-        """One step of one client: everything without the client axis."""
+        """One step of one client: everything without the client axis. `carry` is its own, `row` is not."""
 
     @abstractmethod
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:

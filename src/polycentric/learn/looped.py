@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..cohort import Cohort
 from ..data import Split
 from ..draw import seeded
 from ..stack import Stacks
-from ..task import Batch, Task
-from .batches import Schedule
-from .executor import Client, Learner
+from ..task import Batch, Task, apart
+from .batches import Schedule, rows_at
+from .executor import Client, Learner, Objective
+
+SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
+FREE = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Flatten, nn.Linear, nn.Identity)
 
 
 class Looped:
@@ -21,15 +22,17 @@ class Looped:
 
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
-        self.client = Client(task, gradient)
+        self.client = Client(task, gradient, self.descent)
+        self.last = task.device.type == "cpu" and split.x.dim() == 4 and likes_channels_last(task.module)
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
-        """Every client in turn; the carries are stacked at the end."""
+        """Every client in turn, each on a copy of its own of what it carries."""
         schedule = Schedule(self.split, cohort, learner.plan(cohort))
         carry = learner.begin(rows, cohort, self.task)
-        done = []
+        done = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in carry.items()}
         for k, (client, n_steps) in enumerate(zip(cohort.index.tolist(), schedule.steps, strict=True)):
-            row, mine = {n: v[k] for n, v in rows.items()}, {n: v[k] for n, v in carry.items()}
+            row, place = {n: v[k] for n, v in rows.items()}, {n: v[k] for n, v in done.items()}
+            mine = {n: place[n].copy_(v[k]) for n, v in carry.items()}
             counts = schedule.counts[:, k].tolist()
             with seeded(self.task.device, cohort.seed, cohort.round, client, "modules"):  # dropout and the like
                 for s in range(n_steps):
@@ -38,13 +41,36 @@ class Looped:
                     except Exception as error:
                         error.add_note(f"at client {client}, step {s} of round {cohort.round}")
                         raise
-            done.append(mine)
-        return learner.end({name: torch.stack([mine[name] for mine in done]) for name in carry}, rows, cohort)
+            for n, value in mine.items():
+                if value is not place[n]:
+                    place[n].copy_(value)
+        return learner.end(done, rows, cohort)
 
     def _batch(self, schedule: Schedule, s: int, k: int, count: int) -> Batch:
         index = schedule.index[s, k, :count]
         weight = schedule.weight[s, k, :count].to(self.task.dtype)
-        return Batch(self.task.inputs(self.split.x[index]), self.task.targets(self.split.y[index]), weight)
+        x, y = self.task.inputs(rows_at(self.split.x, index)), self.task.targets(rows_at(self.split.y, index))
+        return Batch(channels_last(x) if self.last else x, y, weight)
+
+    def descent(self, objective: Objective, params: Stacks, lr: Tensor) -> Stacks:
+        """A step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
+
+        An objective depends on the row through the module, of which the layers are differentiated by themselves, and
+        perhaps also on the row as such, in a penalty: the gradient is the sum of the two.
+        """
+        whole = {name: w.detach().requires_grad_() for name, w in params.items()}
+        layouts = self.task.layouts
+        places = {k: v for name, w in params.items() if name in layouts for k, v in layouts[name].views(w).items()}
+        layers = {apart(k): v.detach().requires_grad_() for k, v in places.items()}
+        with torch.enable_grad():
+            value = objective(whole | layers)
+        grads = torch.autograd.grad(value, [*layers.values(), *whole.values()], allow_unused=True)
+        rate = float(lr)
+        with torch.no_grad():
+            for w, g in zip([*places.values(), *params.values()], grads, strict=True):
+                if g is not None:
+                    w.sub_(g, alpha=rate)
+        return params
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
@@ -53,7 +79,30 @@ class Looped:
         return torch.stack(each)
 
 
-def gradient(objective: Callable[[Stacks], Tensor], params: Stacks) -> Stacks:
+def likes_channels_last(module: nn.Module) -> bool:
+    """Whether a module is a row of layers that take images stored either way, with small convolutions among them.
+
+    Anybody's own module may count on the order of memory (`view`), and torch's GroupNorm crashes in 2.13 when channels
+    come last and the slope of its input is not wanted.
+    """
+    parts = list(module.modules())
+    layers = [part for part in parts if not list(part.children())]
+    sizes = [layer.weight.numel() for layer in layers if isinstance(layer, nn.Conv2d)]
+    plain = all(type(part) is nn.Sequential for part in parts if part not in layers)
+    return plain and all(type(layer) in FREE for layer in layers) and 0 < max(sizes, default=0) <= SMALL
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same images, stored pixel by pixel: a processor's pools are vectors over channels then, and much faster.
+
+    Layers keep the order they find. Images of one channel are stored so already, and only seen in another way; torch
+    itself takes them for stored channel by channel. Large weights would be put in order at every step: not for those.
+    """
+    n, c, h, w = x.shape
+    return x.contiguous(memory_format=torch.channels_last).as_strided((n, c, h, w), (h * w * c, 1, w * c, c))
+
+
+def gradient(objective: Objective, params: Stacks) -> Stacks:
     """The gradient by ordinary autograd."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():

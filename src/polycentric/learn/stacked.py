@@ -29,7 +29,7 @@ from ..data import Split
 from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task
-from .batches import Plan, Schedule
+from .batches import Plan, Schedule, rows_at
 from .convolve import convolving
 from .executor import Client, Learner
 
@@ -122,7 +122,7 @@ class Stacked:
         return steps >= LONG or wanted + sum(g.bytes for g in self.graphs.values()) <= COPIES
 
     def _batch(self, index: Tensor, weight: Tensor) -> Batch:
-        x, y = self.task.inputs(self.split.x[index]), self.task.targets(self.split.y[index])
+        x, y = self.task.inputs(rows_at(self.split.x, index)), self.task.targets(rows_at(self.split.y, index))
         return Batch(x, y, weight.to(self.task.dtype))
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:

@@ -99,13 +99,17 @@ class Train(Learner):
                 loss = loss + term.penalty(here)
             return loss
 
-        gradient, rule, new = client.gradient(objective, params), self.rule, {"lr": carry["lr"]}
-        for name, w in params.items():
-            g = gradient[name] + self.weight_decay * w if self.weight_decay else gradient[name]
-            moments = {moment: carry[f"{name}.{moment}"] for moment in rule.moments(w)}
-            update, moments = rule.update(g, moments)
-            new[name] = torch.addcmul(w, update, carry["lr"], value=-1)  # one pass over the row
-            new |= {f"{name}.{moment}": value for moment, value in moments.items()}
+        new = {"lr": carry["lr"]}
+        if isinstance(rule := self.rule, SGD) and not self.weight_decay:
+            new |= client.descend(objective, params, carry["lr"])
+        else:
+            gradient = client.gradient(objective, params)
+            for name, w in params.items():
+                g = gradient[name] + self.weight_decay * w if self.weight_decay else gradient[name]
+                moments = {moment: carry[f"{name}.{moment}"] for moment in rule.moments(w)}
+                update, moments = rule.update(g, moments)
+                new[name] = torch.addcmul(w, update, carry["lr"], value=-1)  # one pass over the row
+                new |= {f"{name}.{moment}": value for moment, value in moments.items()}
         if "model" in params:
             for term in self.terms:
                 new["model"] = term.correct(new["model"], row, carry["lr"])
