@@ -422,7 +422,8 @@ class Run:
 
     def _epsilon(self) -> float | None:
         """What the rounds so far promise every client, at delta = m^-1.1; None: nothing."""
-        rho = sum(exchange.privacy.rho for round in range(self.state.round) for exchange in self.method.at(round))
+        rounds = max([self.state.round, *(row["round"] for row in self.history[-1:])])  # also those after the best one
+        rho = sum(exchange.privacy.rho for round in range(rounds) for exchange in self.method.at(round))
         return epsilon(rho, max(2, self.federation.n_clients) ** -1.1) if 0 < rho < math.inf else None
 
     def _participation(self) -> dict[str, Any] | None:
