@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -131,11 +132,14 @@ def drifts(ranks: Ranks) -> None:
     ranks.check(replace(state, centers={"model": model}, round=1))
 
 
+def is_free(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) != 0
+
+
 def started(arguments: list[str], **how: Any) -> list[subprocess.Popen[str]]:
     """Two ranks on this machine's loopback, and nowhere else."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = next(filter(is_free, random.sample(range(10_000, 30_000), 100)))  # no port that the system itself gives away
     common = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     common |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # whoever is there first tells how often it has knocked
@@ -162,8 +166,8 @@ def ended(ranks: list[subprocess.Popen[str]], seconds: float = 120) -> list[tupl
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks made of every case, in one start."""
     where = tmp_path_factory.mktemp("ranks")
-    for code, _, error in ended(started([__file__, str(where)])):
-        assert code == 0, error
+    ranks = ended(started([__file__, str(where)]))
+    assert [code for code, _, _ in ranks] == [0, 0], "".join(error for _, _, error in ranks)
     return where
 
 
