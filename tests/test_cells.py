@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from polycentric import cells
+from polycentric import Simulation, Task, cells
 from polycentric.cells import digest, finished, grouped, home, run_cell, run_cells, settings_of
 from polycentric.config import Settings
 from polycentric.errors import Mistake
@@ -48,6 +49,65 @@ def test_cells_come_in_order_and_are_run_once(tmp_path, monkeypatch):
     forbid(monkeypatch)
     assert run_cells(FOUR, tmp_path) == first
     assert run_cells([*FOUR, FOUR[0]], tmp_path) == [*first, first[0]]
+
+
+class Inline:
+    """A pool of processes that is none."""
+
+    def __init__(self, jobs: int, **_: Any) -> None:
+        self.jobs = jobs
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def submit(self, function: Any, *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*given))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_: Any) -> None: ...
+
+
+def test_where_memory_is_too_short_fewer_run_at_a_time(tmp_path, monkeypatch):
+    tried: list[tuple[int, int, str]] = []
+
+    def work(settings: Settings, parent: Path, beside: int) -> dict[str, Any]:
+        tried.append((beside, settings.seed, settings.method))
+        if settings.method == "nofed" and beside > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run_cell(settings, parent)
+
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(cells, "_work", work)
+    told: list[int] = []
+    fits = 1
+    with pytest.warns(UserWarning, match="memory was too short for 2 runs: they go on, [21] at a time"):
+        found = run_cells(FOUR, tmp_path / "a", jobs=4, told=lambda done, total, s: told.append(done))
+    assert numbers(found) == numbers(run_cells(FOUR, tmp_path / "b")) and told == [1, 2, 3, 4]
+    assert [t for t in tried if t[2] == "nofed"] == [(n, seed, "nofed") for n in (4, 2, 1) for seed in (0, 1)]
+    fits = 0
+    with pytest.warns(UserWarning), pytest.raises(torch.OutOfMemoryError):  # alone it does not fit either
+        run_cells(FOUR, tmp_path / "c", jobs=2)
+
+
+def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeypatch):
+    class Elsewhere:
+        type = "cuda"
+
+    seen = []
+    monkeypatch.setattr(Run, "go", lambda self, watch=None: seen.append(self.clients.block) or self)
+    monkeypatch.setattr(Run, "summary", lambda self: {})
+    monkeypatch.setattr(Task, "device", property(lambda self: Elsewhere()))
+    monkeypatch.setattr(Simulation, "block_size", 12)
+    for number, (beside, block) in enumerate([(1, None), (4, 3), (100, 1)]):
+        run_cell(cell(), tmp_path / str(number), beside=beside)
+        kept = Folder(home(cell(), tmp_path / str(number))).read_json("config.json")["block"]
+        assert seen[-1] == kept == block
 
 
 def test_a_begun_cell_is_gone_on_with(tmp_path, monkeypatch):

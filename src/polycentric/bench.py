@@ -26,6 +26,7 @@ from .clients import EXECUTORS, Simulation, chosen
 from .data import Federation, Split
 from .errors import require, unknown
 from .learn import Schedule, Train
+from .learn.batches import rows_at
 from .machine import use_precision
 from .methods import fedavg
 from .round import run_round
@@ -93,13 +94,13 @@ def plain(task: Task, data: Split, batches: Tensor) -> dict[str, Tensor]:
 
 
 def limit(task: Task, data: Split, batches: Tensor) -> None:
-    """One module on the same samples, in as many large steps as memory asks for."""
+    """One module on the same samples, gathered as ours are, in as many large steps as memory asks for."""
     module = copy.deepcopy(task.module)
     optimizer = torch.optim.SGD(module.parameters(), lr=LR)
     for together in batches.flatten(1):
         for index in together.split(TOGETHER):
             optimizer.zero_grad()
-            cross_entropy(module(data.x[index]), data.y[index]).backward()  # type: ignore[no-untyped-call]
+            cross_entropy(module(rows_at(data.x, index)), data.y[index]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
 

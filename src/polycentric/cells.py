@@ -11,8 +11,10 @@ import json
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,10 @@ def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:
     prepared.folder = folder
     # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
     found: dict[str, Any] = {"executor": prepared.clients.executor, "device": str(prepared.clients.task.device)}
-    if prepared.clients.ranks.size > 1:  # it goes on with any number of ranks, and the same blocks
-        found |= {"block": prepared.clients.block, "device": prepared.clients.task.device.type}
+    if prepared.clients.block is not None:  # it goes on with the same blocks, whatever there is room for then
+        found |= {"block": prepared.clients.block}
+    if prepared.clients.ranks.size > 1:  # and with any number of ranks
+        found |= {"device": prepared.clients.task.device.type}
     folder.write_json("config.json", settings.model_dump() | found)
     folder.write_json("environment.json", environment(prepared))
     return prepared
@@ -111,9 +115,14 @@ def finished(settings: Settings, parent: Path) -> dict[str, Any] | None:
 
 
 def run_cell(
-    settings: Settings, parent: Path, federation: Federation | None = None, watch: Watcher | None = None
+    settings: Settings,
+    parent: Path,
+    federation: Federation | None = None,
+    watch: Watcher | None = None,
+    *,
+    beside: int = 1,
 ) -> dict[str, Any]:
-    """The summary of one cell, run only as far as it has to be."""
+    """The summary of one cell, run only as far as it has to be. Where `beside` cells share a GPU, blocks are smaller."""
     if done := finished(settings, parent):
         return done
     path = home(settings, parent)
@@ -121,7 +130,10 @@ def run_cell(
         if (path / "environment.json").is_file():
             return reopen(Folder.open(path), watch, federation)[0].summary()
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        return enter(settings.prepare(federation), settings, Folder(path)).go(watch).summary()
+        prepared = settings.prepare(federation)
+        if beside > 1 and prepared.clients.block is None and prepared.clients.task.device.type == "cuda":
+            prepared.clients = replace(prepared.clients, block=max(1, prepared.clients.block_size // beside))
+        return enter(prepared, settings, Folder(path)).go(watch).summary()
     except Diverged as error:
         found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
         Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
@@ -147,34 +159,51 @@ def run_cells(
 
 
 def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, told: Told | None) -> list[dict[str, Any]]:
+    """Cells for which memory is too short beside the others are run again, half as many at a time."""
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
     out: list[dict[str, Any]] = [{} for _ in cells]
-    others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_when_stopped, initargs=(_leave,)) as pool:
-        waiting = {pool.submit(_work, cell, parent): place for place, cell in enumerate(cells)}
-        try:
-            for done, future in enumerate(as_completed(waiting), start=1):
-                out[waiting[future]] = future.result()
-                if told:
-                    told(done, len(cells), out[waiting[future]])
-        except BaseException:  # Ctrl-C, or a cell that cannot be run: nobody waits for the other cells
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
-            raise
+    left, done = list(range(len(cells))), 0
+    while left:
+        short = []
+        others = set(multiprocessing.active_children())
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_when_stopped, initargs=(_leave,)) as pool:
+            waiting = {pool.submit(_work, cells[place], parent, jobs): place for place in left}
+            try:
+                for future in as_completed(waiting):
+                    place = waiting[future]
+                    try:
+                        out[place] = future.result()
+                    except torch.OutOfMemoryError:
+                        if jobs == 1:
+                            raise
+                        short.append(place)
+                        continue
+                    done += 1
+                    if told:
+                        told(done, len(cells), out[place])
+            except BaseException:  # Ctrl-C, or a cell that cannot be run: nobody waits for the other cells
+                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in set(multiprocessing.active_children()) - others:
+                    worker.terminate()
+                raise
+        left, jobs = sorted(short), max(1, jobs // 2)
+        if left:
+            warnings.warn(f"memory was too short for {len(left)} runs: they go on, {jobs} at a time", stacklevel=2)
     return out
 
 
-def _work(settings: Settings, parent: Path) -> dict[str, Any]:
+def _work(settings: Settings, parent: Path, beside: int = 1) -> dict[str, Any]:
     """A cell in a process of its own, which ends after the last whole round when it is told to stop."""
     _when_stopped(_stop)
     try:
-        return run_cell(settings, parent)
+        return run_cell(settings, parent, beside=beside)
     except KeyboardInterrupt:
         _leave()
         raise
     finally:
         _when_stopped(_leave)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()  # the others may want it before the next cell does
 
 
 def _when_stopped(handler: Callable[..., Any]) -> None:
