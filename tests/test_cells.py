@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polycentric import Simulation, Task, cells
-from polycentric.cells import digest, finished, grouped, home, run_cell, run_cells, settings_of
+from polycentric.cells import digest, enter, finished, grouped, home, in_its_share, run_cell, run_cells, settings_of
 from polycentric.config import Settings
 from polycentric.errors import Mistake
 from polycentric.loop import Run
@@ -95,19 +95,16 @@ def test_where_memory_is_too_short_fewer_run_at_a_time(tmp_path, monkeypatch):
         run_cells(FOUR, tmp_path / "c", jobs=2)
 
 
-def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeypatch):
-    class Elsewhere:
-        type = "cuda"
-
-    seen = []
-    monkeypatch.setattr(Run, "go", lambda self, watch=None: seen.append(self.clients.block) or self)
-    monkeypatch.setattr(Run, "summary", lambda self: {})
-    monkeypatch.setattr(Task, "device", property(lambda self: Elsewhere()))
+@pytest.mark.parametrize(
+    ("device", "asked", "beside", "block"),
+    [("cuda", None, 4, 3), ("cuda", None, 100, 1), ("cuda", None, 1, None), ("cuda", 7, 4, 7), ("cpu", None, 4, None)],
+)
+def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeypatch, device, asked, beside, block):
+    prepared = cell(block=asked).prepare()
+    monkeypatch.setattr(Task, "device", property(lambda self: torch.device(device)))
     monkeypatch.setattr(Simulation, "block_size", 12)
-    for number, (beside, block) in enumerate([(1, None), (4, 3), (100, 1)]):
-        run_cell(cell(), tmp_path / str(number), beside=beside)
-        kept = Folder(home(cell(), tmp_path / str(number))).read_json("config.json")["block"]
-        assert seen[-1] == kept == block
+    enter(in_its_share(prepared, beside), cell(block=asked), Folder.new(tmp_path / "run"))
+    assert prepared.clients.block == settings_of(Folder(tmp_path / "run")).block == block
 
 
 def test_a_begun_cell_is_gone_on_with(tmp_path, monkeypatch):

@@ -122,7 +122,7 @@ def run_cell(
     *,
     beside: int = 1,
 ) -> dict[str, Any]:
-    """The summary of one cell, run only as far as it has to be. Where `beside` cells share a GPU, blocks are smaller."""
+    """The summary of one cell, run only as far as it has to be, with so many `beside` each other."""
     if done := finished(settings, parent):
         return done
     path = home(settings, parent)
@@ -130,14 +130,20 @@ def run_cell(
         if (path / "environment.json").is_file():
             return reopen(Folder.open(path), watch, federation)[0].summary()
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        prepared = settings.prepare(federation)
-        if beside > 1 and prepared.clients.block is None and prepared.clients.task.device.type == "cuda":
-            prepared.clients = replace(prepared.clients, block=max(1, prepared.clients.block_size // beside))
+        prepared = in_its_share(settings.prepare(federation), beside)
         return enter(prepared, settings, Folder(path)).go(watch).summary()
     except Diverged as error:
         found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
         Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
         return found
+
+
+def in_its_share(prepared: Run, beside: int) -> Run:
+    """The same run in smaller blocks, where several share a GPU and nobody said how large they are."""
+    clients = prepared.clients
+    if beside > 1 and clients.block is None and clients.task.device.type == "cuda":
+        prepared.clients = replace(clients, block=max(1, clients.block_size // beside))
+    return prepared
 
 
 def run_cells(
