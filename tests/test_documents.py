@@ -220,6 +220,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_are_right(name: str) -> None:
+    if name == "polycentric.learn.kernels":
+        pytest.importorskip("triton", reason="Triton comes with torch where there is a GPU")
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0
 
