@@ -542,7 +542,7 @@ def gossip():
 def test_seconds_do_not_know_the_executor_or_the_block(blobs, gossip):
     for method in (pc.fedavg(select=pc.Uniform(3)), pc.nofed(), gossip, pc.feddane(lr=0.01)):
         found = {
-            json.dumps(prepare(method, blobs(), model=small, schedule=Schedule(3), **how).go().tally.__dict__)
+            json.dumps(prepare(method, blobs(), model=small, schedule=Schedule(3), **how).go().tally.listed())
             for how in ({"executor": "looped"}, {"executor": "stacked"}, {"executor": "stacked", "block": 2})
         }
         assert len(found) == 1
