@@ -97,7 +97,7 @@ def test_where_memory_is_too_short_fewer_run_at_a_time(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("device", "asked", "beside", "block"),
-    [("cuda", None, 4, 3), ("cuda", None, 100, 1), ("cuda", None, 1, None), ("cuda", 7, 4, 7), ("cpu", None, 4, None)],
+    [("cuda", None, 4, 6), ("cuda", None, 100, 1), ("cuda", None, 2, None), ("cuda", 7, 4, 7), ("cpu", None, 4, None)],
 )
 def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeypatch, device, asked, beside, block):
     prepared = cell(block=asked).prepare()

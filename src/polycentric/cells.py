@@ -139,10 +139,13 @@ def run_cell(
 
 
 def in_its_share(prepared: Run, beside: int) -> Run:
-    """The same run in smaller blocks, where several share a GPU and nobody said how large they are."""
+    """The same run in smaller blocks, where several share a GPU and nobody said how large they are.
+
+    A block is twice its share: runs seldom need all their room at the same time.
+    """
     clients = prepared.clients
-    if beside > 1 and clients.block is None and clients.task.device.type == "cuda":
-        prepared.clients = replace(clients, block=max(1, clients.block_size // beside))
+    if beside > 2 and clients.block is None and clients.task.device.type == "cuda":
+        prepared.clients = replace(clients, block=max(1, 2 * clients.block_size // beside))
     return prepared
 
 
