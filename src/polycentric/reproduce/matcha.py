@@ -19,7 +19,7 @@ from ..matchings import Schedule, plan_for
 from ..report.figure import band, panels
 from ..report.graphs import activation, draw_plan, draw_rho
 from ..topology import Matchings
-from .table import Claim, Row, Table, Values, history
+from .table import Claim, Row, Table, Values, clearly, history
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
 COMPUTE, MATCHING = 1.0, 1.0  # what a step takes, and what a matching takes, in the same unit
@@ -39,9 +39,9 @@ class Work(NamedTuple):
 
 
 WORK = {
-    "Fashion-MNIST": Work("fashion-mnist", "mlp", 1500, 0.5),
+    "Fashion-MNIST": Work("fashion-mnist", "mlp", 1500, 0.55),
     f"Fashion-MNIST, {FEW}": Work("fashion-mnist", "mlp", 1500, 0.7, 0.98),
-    "CIFAR-10": Work("cifar10", "lg-lenet", 3000, 1.3),
+    "CIFAR-10": Work("cifar10", "lg-lenet", 3000, 1.5),
 }
 
 
@@ -124,10 +124,10 @@ def _there(values: Values, setting: str) -> list[float]:
 def _half(data: str) -> Claim:
     def judge(values: Values) -> tuple[bool | None, str]:
         full, half = (_there(values, f"{data}, {way}, loss") for way in ("vanilla", "MATCHA 0.5"))
-        if not full or not half:
-            return None, "one of the two rows was not run, or not to its end"
+        if min(len(full), len(half)) < 2:
+            return None, "two seeds of both rows are wanted"
         a, b = statistics.fmean(full), statistics.fmean(half)
-        spread = math.hypot(*(statistics.stdev(x) / math.sqrt(len(x)) for x in (full, half))) if len(full) > 1 else 0.0
+        spread = math.hypot(*(statistics.stdev(x) / math.sqrt(len(x)) for x in (full, half)))
         far = f"{b:.4f} against {a:.4f}, {100 * (b / a - 1):+.1f} %"
         return b <= 1.01 * a, f"test loss {far} (standard error of the difference {spread:.4f}; 1 % is allowed)"
 
@@ -137,8 +137,8 @@ def _half(data: str) -> Claim:
 def _faster(data: str) -> Claim:
     def judge(values: Values) -> tuple[bool | None, str]:
         full = _there(values, f"{data}, vanilla, time")
-        if not full:
-            return None, "vanilla was not run, or did not get there"
+        if len(full) < 2:
+            return None, "vanilla was not run with two seeds, or did not get there"
         found = []
         for name, schedule, budget in _ways()[1:]:
             mine = _there(values, f"{data}, {name}, time")
@@ -172,14 +172,18 @@ def _rather(data: str) -> Claim:
         pairs = []
         for budget in BUDGETS[1:]:
             mine, other = (_there(values, f"{data}, {way} {budget:g}, loss") for way in ("MATCHA", "periodic"))
-            if mine and other:
-                pairs.append((budget, statistics.fmean(mine), statistics.fmean(other)))
+            if min(len(mine), len(other)) > 1:
+                pairs.append((budget, mine, other))
         if not pairs:
-            return None, "no pair of rows was run"
-        shown = ", ".join(f"{a:.4f} against {b:.4f} at {budget:g}" for budget, a, b in pairs)
-        return all(a <= b for _, a, b in pairs), shown
+            return None, "no pair of rows was run with two seeds"
+        means = [(statistics.fmean(mine), statistics.fmean(other), budget) for budget, mine, other in pairs]
+        shown = ", ".join(f"{a:.4f} against {b:.4f} at {budget:g}" for a, b, budget in means)
+        found = [clearly([b - a for a, b in zip(mine, other, strict=False)]) for _, mine, other in pairs]
+        return (False if False in found else None if None in found else True), shown
 
-    return Claim(f"At the same budget MATCHA ends lower than periodic averaging on this graph ({data}).", judge)
+    return Claim(
+        f"At the same budget MATCHA ends lower than periodic averaging on this graph, at every budget ({data}).", judge
+    )
 
 
 # The plans' numbers as they were computed beforehand, by another program: lambda_2, alpha, rho, rho of periodic.
@@ -373,8 +377,9 @@ MATCHA = Table(
         f"Losses are means over all test examples, each at its own client's model, over the last {TAIL} evaluations.",
         "Simulated time: a step takes 1, a matching takes 1, matchings go one after another. The paper measured a "
         "cluster; where messages are slower than steps, small budgets gain more.",
-        "The targets of the time rows (0.5, 0.7 and 1.3) were set after a look at short runs on Fashion-MNIST, before "
-        "the table was run; the first evaluation that is there counts.",
+        "The targets of the time rows are 0.55, 0.7 and 1.5; the first evaluation that is there counts. They were 0.5, "
+        "0.7 and 1.3 before the table was run. All runs on all of Fashion-MNIST ended between 0.50 and 0.52, and one seed "
+        "on CIFAR-10 at 1.4, so that few ever got there; the first and the last were changed after that was seen.",
         "`alone` is training without any communication, from the same initial model. Where it is hardly worse, a small "
         "budget proves little; so Fashion-MNIST is also run with 98 % of every client's images held back.",
     ),
