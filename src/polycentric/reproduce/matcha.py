@@ -378,8 +378,8 @@ MATCHA = Table(
         "Simulated time: a step takes 1, a matching takes 1, matchings go one after another. The paper measured a "
         "cluster; where messages are slower than steps, small budgets gain more.",
         "The targets of the time rows are 0.55, 0.7 and 1.5; the first evaluation that is there counts. They were 0.5, "
-        "0.7 and 1.3 before the table was run. All runs on all of Fashion-MNIST ended between 0.50 and 0.52, and one seed "
-        "on CIFAR-10 at 1.4, so that few ever got there; the first and the last were changed after that was seen.",
+        "0.7 and 1.3 before the table was run. All runs on all of Fashion-MNIST ended between 0.50 and 0.52, and one "
+        "seed on CIFAR-10 at 1.4, so that few ever got there; the first and the last were changed after that was seen.",
         "`alone` is training without any communication, from the same initial model. Where it is hardly worse, a small "
         "budget proves little; so Fashion-MNIST is also run with 98 % of every client's images held back.",
     ),
