@@ -18,14 +18,14 @@ import dataclasses
 import time
 
 import torch
-from gpu import Way, in_turns, kernels, told, wait
+from gpu import Way, arguments, in_turns, kernels, told, wait
 from torch.nn.functional import cross_entropy
 
 from polycentric import Federation, fesem, load
 from polycentric.bench import LR, TOGETHER
 from polycentric.data import Split
 from polycentric.loop import Run, prepare
-from polycentric.machine import device_of, keep_freed_memory
+from polycentric.machine import device_of
 from polycentric.round import run_round
 
 
@@ -64,15 +64,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="femnist-cnn")
     parser.add_argument("--centers", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--writers", type=int, help="only the first so many")
     parser.add_argument("--most", type=int, help="only the first so many examples of each")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for the turns")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--profile", action="store_true")
-    asked = parser.parse_args()
-    keep_freed_memory()
-    torch.set_num_threads(1)
+    asked = arguments(parser, seconds=30.0)
     device, began = device_of(asked.device), time.perf_counter()
     data = fewer(load("unipen62"), asked.writers, asked.most)
     print(f"{data!r}: {time.perf_counter() - began:.1f} s", flush=True)
@@ -92,13 +86,11 @@ def main() -> None:
     ways["limit"]()
     told(
         in_turns(ways, device, asked.seconds),
+        device,
         work=f"{method.name}({asked.centers}), {data.n_clients} writers, {len(data.train)} examples, {asked.model}",
         executor=run.clients.executor,
         blocks=-(-data.n_clients // run.clients.block_size),
         graphs=len(getattr(run.clients.run, "graphs", ())),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        torch=torch.__version__,
-        peak_mib=round(torch.cuda.max_memory_allocated(device) / 2**20) if device.type == "cuda" else None,
     )
     if asked.profile:
         print(f"one round of ours:\n{kernels(ways['ours'], device)}", flush=True)

@@ -52,8 +52,22 @@ def in_turns(ways: dict[str, Way], device: torch.device, seconds: float) -> dict
     return taken
 
 
-def told(taken: dict[str, list[float]], **more: object) -> None:
-    """One line of JSON: milliseconds, and how they compare."""
+def arguments(parser: argparse.ArgumentParser, seconds: float) -> argparse.Namespace:
+    """What both scripts ask, and a process as our command has it."""
+    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=seconds, help="for the turns")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--profile", action="store_true")
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    return parser.parse_args()
+
+
+def told(taken: dict[str, list[float]], device: torch.device, **more: object) -> None:
+    """One line of JSON: milliseconds, how they compare, and where it was."""
+    cuda = device.type == "cuda"
+    more |= {"device": torch.cuda.get_device_name(device) if cuda else "cpu", "torch": torch.__version__}
+    more["peak_mib"] = round(torch.cuda.max_memory_allocated(device) / 2**20) if cuda else None
     best = {name: min(values) for name, values in taken.items()}
     row = {"ms": {name: round(1e3 * value, 3) for name, value in best.items()}}
     row["median_ms"] = {name: round(1e3 * statistics.median(values), 3) for name, values in taken.items()}
@@ -94,13 +108,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["mlp", "mnist-cnn"], help="mlp, mnist-cnn, femnist-cnn, ...")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=12.0, help="for the turns of a model")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--profile", action="store_true")
-    asked = parser.parse_args()
-    keep_freed_memory()
-    torch.set_num_threads(1)
+    asked = arguments(parser, seconds=12.0)
     device = device_of(asked.device)
     for model in asked.models:
         race = race_of(model, asked.clients, asked.steps, asked.batch, device)
@@ -116,14 +124,12 @@ def main() -> None:
         assert isinstance(clients.run, Stacked)
         told(
             in_turns(ways, device, asked.seconds),
+            device,
             model=model,
             parameters=race.task.width,
             work=f"{asked.clients} x {asked.steps} x {asked.batch}",
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            torch=torch.__version__,
             graphs=len(clients.run.graphs),
             apart=float(f"{float((mine - hand).abs().max()):.2g}"),
-            peak_mib=round(torch.cuda.max_memory_allocated(device) / 2**20) if device.type == "cuda" else None,
         )
         if asked.profile:
             print(f"{model}, one round of ours:\n{kernels(ours, device)}", flush=True)

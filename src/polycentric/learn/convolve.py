@@ -153,17 +153,21 @@ class _Convolution(Function):
         return torch.unflatten(_do(_Convolution, x, w, b, how), 0, (n, -1)), 0
 
 
-class _SlopeInX(Function):
+class _Slope(Function):
+    """Linear in both of its factors, so both are all that its own slopes need."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Geometry], output: Tensor) -> None:
+        *factors, ctx.how = inputs
+        ctx.save_for_backward(*factors)
+
+
+class _SlopeInX(_Slope):
     """The slope of < g, x * w > in x."""
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, how: Geometry) -> Tensor:  # type: ignore[override]
         return _slope_in_x(g, w, how)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Geometry], output: Tensor) -> None:
-        g, w, ctx.how = inputs
-        ctx.save_for_backward(g, w)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -184,17 +188,12 @@ class _SlopeInX(Function):
         return torch.unflatten(_do(_SlopeInX, g, w, how), 0, (n, -1)), 0
 
 
-class _SlopeInW(Function):
+class _SlopeInW(_Slope):
     """The slope of < g, x * w > in w."""
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, how: Geometry) -> Tensor:  # type: ignore[override]
         return _slope_in_w(x, g, how)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Geometry], output: Tensor) -> None:
-        x, g, ctx.how = inputs
-        ctx.save_for_backward(x, g)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
