@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -51,7 +53,8 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
     out.print(comparison_table(rows, SEEDS, cells[0]))
     for line in what_it_shows({row["method"]: row for row in rows}):
         out.print(f"  {line}")
-    say(f"\n{time.monotonic() - began:.0f} s. Next: polycentric run fedavg --help")
+    command = "polycentric" if shutil.which("polycentric") else sys.argv[0]  # what works where this was typed
+    say(f"\n{time.monotonic() - began:.0f} s. Next: {command} run fedavg --help")
 
 
 def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:
