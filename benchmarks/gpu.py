@@ -128,7 +128,7 @@ def main() -> None:
             model=model,
             parameters=race.task.width,
             work=f"{asked.clients} x {asked.steps} x {asked.batch}",
-            graphs=len(clients.run.graphs),
+            graphs=sum(len(graphs.replays) for graphs in clients.run.graphs.values()),
             apart=float(f"{float((mine - hand).abs().max()):.2g}"),
         )
         if asked.profile:

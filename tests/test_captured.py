@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ import torch
 from polycentric import Federation, Prox, Stacked, Task, Train
 from polycentric.cohort import Cohort
 from polycentric.learn import stacked
-from polycentric.learn.stacked import LONG, RUNS, Captured
+from polycentric.learn.batches import Plan
+from polycentric.learn.stacked import LONG, RUNS, Captured, rung
 from polycentric.models import mlp
 from polycentric.stack import Stacks
 
@@ -39,7 +42,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
 
     def recorded(function: Any, pool: object) -> Callable[[], object]:
-        steps = function.args[0]
+        steps = function.args[0]  # of Captured._steps
         done.append(f"record {steps}")
         return lambda: done.append(f"replay {steps}") or function()
 
@@ -99,15 +102,67 @@ def test_a_short_stretch_that_comes_often_is_captured(blobs: Make, replays: list
     assert all(torch.equal(a[name], b[name]) for name in b)
 
 
-def test_a_long_stretch_makes_room_for_itself(blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_has_room_and_the_oldest_makes_it(
+    blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     captured, launched, train, rows, cohort = on("cpu", blobs)
-    captured(train, rows, cohort)
-    largest = max(graph.bytes for graph in captured.graphs.values())
-    monkeypatch.setattr(stacked, "COPIES", largest)
-    captured.graphs.clear()
-    a, b = captured(train, rows, cohort), launched(train, rows, cohort)
-    assert sum(graph.bytes for graph in captured.graphs.values()) <= largest and len(captured.graphs) == 1
-    assert all(torch.equal(a[name], b[name]) for name in b)
+    learners = [replace(train, lr=lr) for lr in (0.1, 0.2, 0.3)]
+    captured(learners[0], rows, cohort)
+    monkeypatch.setattr(stacked, "COPIES", next(iter(captured.graphs.values())).bytes)
+    for learner in (*learners, learners[0]):
+        a, b = captured(learner, rows, cohort), launched(learner, rows, cohort)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    assert [key[0] for key in captured.graphs] == [learners[2], learners[0]]  # type: ignore[index]
+
+
+def test_more_clients_take_more_places_and_fewer_take_the_first(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs)
+    for some in ([1, 2], [0, 1, 2, 3], [3, 0], [0, 1, 2, 3]):
+        mine, few = {name: row[some] for name, row in rows.items()}, cohort[torch.tensor(some)]
+        a, b = captured(train, mine, few), launched(train, mine, few)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    (graphs,) = captured.graphs.values()
+    assert graphs.room == len(SIZES)
+
+
+def test_clients_of_many_sizes_need_few_graphs(blobs: Make, replays: list[str]) -> None:
+    federation = blobs(range(1, 60), dtype=torch.float32)
+    task = Task.of(federation, lambda shape, n: mlp(shape, n, (5,)))
+    n = federation.n_clients
+    rows = {name: row.repeat(n, 1) for name, row in task.start().items()}
+    cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
+    captured, launched = Stacked(task, federation.train), Stacked(task, federation.train)
+    captured.captures = True
+    train = Train(lr=0.05, batch=1, epochs=2)
+    for _ in range(20):
+        a = captured(train, rows, cohort)
+    torch.testing.assert_close(a, launched(train, rows, cohort))
+    (graphs,) = captured.graphs.values()
+    widths = {min(rung(active), n) for active in range(1, n + 1)}
+    assert set(graphs.replays) == widths and len(widths) == 20
+
+
+def test_a_rung_is_near() -> None:
+    for n in range(1, 1000):
+        assert n <= rung(n) <= 1.25 * n and rung(rung(n)) == rung(n) <= rung(n + 1)
+
+
+def test_nobody_takes_a_step(blobs: Make, replays: list[str]) -> None:
+    captured, _, train, rows, cohort = on("cpu", blobs)
+    still = replace(train, steps=1)
+    plan = Plan(torch.zeros(len(SIZES), dtype=torch.int64), 4)
+    with mock.patch.object(Train, "plan", lambda *_: plan):
+        out = captured(still, rows, cohort)
+    assert torch.equal(out["model"], rows["model"]) and not replays
+
+
+def test_who_takes_no_step_is_not_moved(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs)
+    plan = Plan(torch.tensor([9, 0, 3, 0]), 4)
+    with mock.patch.object(Train, "plan", lambda *_: plan):
+        a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+    assert torch.equal(a["model"], b["model"]) and torch.equal(a["model"][[1, 3]], rows["model"][[1, 3]])
+    assert not torch.equal(a["model"], rows["model"])
 
 
 def test_any_number_of_steps_can_be_taken() -> None:
@@ -123,13 +178,16 @@ def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> N
     index = torch.randint(0, 5, (n, 2, 4), generator=draw)
     weight = torch.randint(0, 5, (n, 2, 4), generator=draw).double()
     rows, carry = {"row": torch.ones(2).double()}, {"sum": torch.zeros(2).double()}
-    graph = Captured(step, carry, rows, index[0], weight[0], None)
+    graph = Captured(carry, rows, index[0], weight[0], None)
     expected = carry
     for i, w in zip(index, weight, strict=True):
         expected = step(expected, rows, i, w)
-    one, other, two = (
-        graph.run(step, start, rows, index, weight)["sum"] for start in (carry, {"sum": torch.ones(2)}, carry)
-    )
+    found = []
+    for start in (carry, {"sum": torch.ones(2)}, carry):
+        graph.enter(start, rows)
+        graph.take(step, index, weight)
+        found.append(graph.leave(0, 2)["sum"])
+    one, other, two = found
     assert torch.equal(one, expected["sum"]) and torch.equal(two, expected["sum"])
     assert not torch.equal(one, other)
     assert not carry["sum"].any()
@@ -139,7 +197,12 @@ def test_on_a_gpu_captured_is_launched(blobs: Make) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     captured, launched, train, rows, cohort = on("cuda", blobs, momentum=0.9, terms=(Prox(0.5),))
+    never = Stacked(captured.task, captured.split)
     for _ in range(3):
-        a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+        a = captured(train, rows, cohort)
+        with mock.patch.multiple(stacked, LONG=1 << 60, OFTEN=1 << 60):
+            b = never(train, rows, cohort)
         assert all(torch.equal(a[name], b[name]) for name in b)
-    assert [sorted(graph.replays) for graph in captured.graphs.values()] == [[8], [1, 2, 8]]
+        torch.testing.assert_close(a, launched(train, rows, cohort))
+    (graphs,), (none,) = captured.graphs.values(), never.graphs.values()
+    assert {wide: sorted(runs) for wide, runs in graphs.replays.items()} == {3: [8], 1: [1, 2, 8]} and not none.replays

@@ -2,10 +2,13 @@
 
 Clients of unequal size take unequal numbers of steps. The block is sorted by steps, so that at step s the
 clients still at work are a prefix of the rows: nobody waits, and nothing is computed to be thrown away. The
-steps between two departures are a *stretch*, all of one shape; on a GPU the steps of a shape that comes often are
-captured once as CUDA graphs and replayed, several in a row, since launching a step's many small kernels costs more than
-running them. A captured step and a launched one give the same bits, so it does not matter when a capture is made.
-Convolutions run as kernels of our own there (`convolve`).
+steps between two departures are a *stretch*, all of one shape.
+
+On a GPU launching a step's many small kernels costs more than running them, so steps of a shape that comes often are
+captured once as CUDA graphs and replayed, several in a row. For that there must be few shapes: the clients' rows stand
+in fixed places, and a graph works on the first 1, 2, ... 8, 10, 12, 14, 16, 20 ... of them (`rung`). What is carried by
+those who leave is copied; their places may be worked on to no effect. A captured step and a launched one give the same
+bits, so it does not matter when a capture is made. Convolutions run as kernels of our own there (`convolve`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -38,7 +41,7 @@ OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # the same, with t
 LONG = 8  # steps in a row that make a capture worth its cost
 RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
 OFTEN = 32  # steps of one shape, in all, that do
-COPIES = 2 << 30  # bytes of rows that captures may hold; their working memory they share: one is at work at a time
+COPIES = 4 << 30  # bytes of fixed places beside the newest; graphs share their working memory: one works at a time
 
 
 class Stacked:
@@ -50,7 +53,6 @@ class Stacked:
         draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in task.module.modules())
         self.captures = task.device.type == "cuda" and not draws
         self.graphs: dict[object, Captured] = {}
-        self.seen: Counter[object] = Counter()  # steps of every shape so far
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
@@ -82,44 +84,47 @@ class Stacked:
             return learner.step(carry, row, batch, self.client)
 
         step = vmap(one, randomness="different")
+        if self.captures:
+            return self._in_places(learner, step, carry, rows, schedule)
         finished = []
         for first, last, active in stretches(schedule.steps):
             if active < len(next(iter(carry.values()))):
                 finished.append({name: value[active:] for name, value in carry.items()})
-                carry = {name: value[:active] for name, value in carry.items()}
-                rows = {name: value[:active] for name, value in rows.items()}
+                carry, rows = first_of(active, carry), first_of(active, rows)
             carry = self._stretch(learner, step, carry, rows, schedule, range(first, last))
-        parts = [carry, *reversed(finished)]
-        return {name: torch.cat([part[name] for part in parts]) for name in carry} if finished else carry
+        return joined([carry, *reversed(finished)])
 
     def _stretch(
         self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: Schedule, steps: range
     ) -> Stacks:
         active = len(next(iter(carry.values())))
-        index, weight = schedule.index[:, :active], schedule.weight[:, :active]
-        key = (learner, tuple(index.shape[1:]), *((name, value.shape) for name, value in (carry | rows).items()))
-        if not self.captures or not (key in self.graphs or self._worth_it(key, len(steps), carry | rows)):
-            for s in steps:
-                carry = step(carry, rows, self._batch(index[s], weight[s]))
-            return carry
+        for s in steps:
+            carry = step(carry, rows, self._batch(schedule.index[s, :active], schedule.weight[s, :active]))
+        return carry
 
+    def _in_places(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: Schedule) -> Stacks:
         def one(carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
             return step(carry, rows, self._batch(index, weight))
 
-        if key not in self.graphs:
-            self.graphs[key] = Captured(one, carry, rows, index[0], weight[0], self.pool)
-        at = slice(steps.start, steps.stop)
-        return self.graphs[key].run(one, carry, rows, index[at], weight[at])
-
-    def _worth_it(self, key: object, steps: int, held: Stacks) -> bool:
-        """Whether a shape should be captured; a long stretch makes room for itself, a frequent shape does not."""
-        self.seen[key] += steps
-        if steps < LONG and self.seen[key] < OFTEN:
-            return False
-        wanted = _bytes(held)
-        while steps >= LONG and self.graphs and wanted + sum(g.bytes for g in self.graphs.values()) > COPIES:
+        n, index, weight = len(next(iter(carry.values()))), schedule.index, schedule.weight
+        if not schedule.n_steps:
+            return carry
+        key = (learner, tuple(index.shape[2:]), *((name, value.shape[1:]) for name, value in (carry | rows).items()))
+        graphs = self.graphs.pop(key, None)
+        if graphs is None or graphs.room < n:
+            graphs = Captured(carry, rows, index[0], weight[0], self.pool)
+        while self.graphs and sum(g.bytes for g in self.graphs.values()) > COPIES:
             self.graphs.pop(next(iter(self.graphs)))
-        return steps >= LONG or wanted + sum(g.bytes for g in self.graphs.values()) <= COPIES
+        self.graphs[key] = graphs  # the newest is the last
+
+        graphs.enter(carry, rows)
+        *legs, end = *stretches(schedule.steps), (0, 0, 0)
+        finished = [graphs.leave(legs[0][2], n)]
+        for (first, last, active), (_, _, staying) in zip(legs, [*legs[1:], end], strict=True):
+            wide = min(rung(active), n)
+            graphs.take(one, index[first:last, :wide], weight[first:last, :wide])
+            finished.append(graphs.leave(staying, active))
+        return joined(finished[::-1])
 
     def _batch(self, index: Tensor, weight: Tensor) -> Batch:
         x, y = self.task.inputs(rows_at(self.split.x, index)), self.task.targets(rows_at(self.split.y, index))
@@ -132,43 +137,59 @@ class Stacked:
 
 
 class Captured:
-    """Steps of one shape as CUDA graphs: inputs stand in fixed places, and the last outputs overwrite them.
+    """Steps of one learner as CUDA graphs: what clients carry and hold stands in fixed places, to be overwritten.
 
-    The step is not kept: it knows the executor, and an executor that is known to its own graphs would not go, with all
+    A step is not kept: it knows the executor, and an executor that is known to its own graphs would not go, with all
     their memory, when it is let go.
     """
 
-    def __init__(self, step: OnBatch, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor, pool: Any) -> None:
+    def __init__(self, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor, pool: Any) -> None:
         self.pool = pool
         self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
-        self.bytes = _bytes(carry | rows)
+        self.room, self.bytes = len(index), _bytes(carry | rows)
         self.index, self.weight = (t.expand(RUNS[0], *t.shape).clone() for t in (index, weight))
-        self.replays: dict[int, Callable[[], object]] = {}  # by how many steps they take
-        settled(partial(step, self.carry, self.rows, self.index[0], self.weight[0]))
+        self.seen: Counter[int] = Counter()  # steps so far, by how many clients took them
+        self.replays: dict[int, dict[int, Callable[[], object]]] = {}  # by clients, and by how many steps they take
 
-    def run(self, step: OnBatch, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
-        """All steps of (steps, clients, ...) batches, in as few replays as there are graphs for."""
+    def enter(self, carry: Stacks, rows: Stacks) -> None:
+        """Clients take their places."""
         for mine, given in ((self.carry, carry), (self.rows, rows)):
             for name, value in given.items():
-                mine[name].copy_(value)
-        first, n = 0, len(index)
+                mine[name][: len(value)].copy_(value)
+
+    def leave(self, first: int, last: int) -> Stacks:
+        """What some of them carry now."""
+        return {name: value[first:last].clone() for name, value in self.carry.items()}
+
+    def take(self, step: OnBatch, index: Tensor, weight: Tensor) -> None:
+        """The steps of (steps, clients, ...) batches by the first clients, in as few replays as can be."""
+        n, wide = index.shape[:2]
+        self.seen[wide] += n
+        captured = wide in self.replays or n >= LONG or self.seen[wide] >= OFTEN
+        first = 0
         while first < n:
             run = next(length for length in RUNS if length <= n - first)
-            self.index[:run].copy_(index[first : first + run])
-            self.weight[:run].copy_(weight[first : first + run])
-            if run not in self.replays:
-                self.replays[run] = recorded(partial(self._take, run, step), self.pool)
-            self.replays[run]()
+            self.index[:run, :wide].copy_(index[first : first + run])
+            self.weight[:run, :wide].copy_(weight[first : first + run])
+            self._replay(step, run, wide) if captured else self._steps(run, wide, step)
             first += run
-        return {name: value.clone() for name, value in self.carry.items()}
 
-    def _take(self, steps: int, step: OnBatch) -> None:
-        now = self.carry
-        for s in range(steps):
-            now = step(now, self.rows, self.index[s], self.weight[s])
+    def _replay(self, step: OnBatch, run: int, wide: int) -> None:
+        if wide not in self.replays:
+            mine = {name: value[:wide].clone() for name, value in self.carry.items()}
+            settled(partial(step, mine, first_of(wide, self.rows), self.index[0, :wide], self.weight[0, :wide]))
+        replays = self.replays.setdefault(wide, {})
+        if run not in replays:
+            replays[run] = recorded(partial(self._steps, run, wide, step), self.pool)
+        replays[run]()
+
+    def _steps(self, run: int, wide: int, step: OnBatch) -> None:
+        now, rows = first_of(wide, self.carry), first_of(wide, self.rows)
+        for s in range(run):
+            now = step(now, rows, self.index[s, :wide], self.weight[s, :wide])
         for name, value in now.items():
-            self.carry[name].copy_(value)
+            self.carry[name][:wide].copy_(value)
 
 
 def settled(function: Callable[[], object]) -> None:
@@ -210,6 +231,27 @@ def stretches(steps: list[int]) -> Iterator[tuple[int, int, int]]:
         active -= 1
         while active and steps[active - 1] == last:
             active -= 1
+
+
+def rung(n: int) -> int:
+    """The least of 1, 2, ... 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ... that is n or more.
+
+    >>> [rung(n) for n in (1, 7, 9, 16, 17, 30, 33)]
+    [1, 7, 10, 16, 20, 32, 40]
+    """
+    coarse = 1 << max(n.bit_length() - 3, 0)
+    return -(-n // coarse) * coarse
+
+
+def first_of(n: int, stacks: Stacks) -> Stacks:
+    """The first n clients' rows, not copied."""
+    return {name: value[:n] for name, value in stacks.items()}
+
+
+def joined(parts: list[Stacks]) -> Stacks:
+    """Rows end to end; of one part alone, its own."""
+    parts = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
+    return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _bytes(stacks: Stacks) -> int:
