@@ -280,7 +280,7 @@ def test_a_split_keeps_the_parent_and_every_moment(rotated: Federation) -> None:
 def found_groups(seed: int) -> float:
     federation = pc.load("digits", partition=pc.Rotations(4), clients=40, seed=seed)
     method = pc.cfl(lr=0.1, epochs=5, t_min=5)
-    run = pc.run(method, federation, rounds=50, seed=seed, evaluate_every=50, fine_tune=0)
+    run = pc.run(method, federation, rounds=60, seed=seed, evaluate_every=60, fine_tune=0)
     return run.metrics["ari"]
 
 

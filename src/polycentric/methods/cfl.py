@@ -29,10 +29,10 @@ from ..topology import Splitting
 def cfl(
     *,
     eps1: float = 0.25,
-    eps2: float = 0.6,
+    eps2: float = 0.4,
     relative: bool = True,
     gamma: float = 0.0,
-    gap: float = 0.1,
+    gap: float = 0.2,
     t_min: int = 20,
     linkage: Literal["single", "complete", "average"] = "single",
     weighted: bool = False,

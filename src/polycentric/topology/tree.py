@@ -57,10 +57,10 @@ class Splitting(Topology):
     """
 
     eps1: float = 0.25
-    eps2: float = 0.6
+    eps2: float = 0.4
     relative: bool = True
     gamma: float = 0.0
-    gap: float = 0.1
+    gap: float = 0.2
     t_min: int = 20
     linkage: Linkage = "single"
     weighted: bool = False
