@@ -8,8 +8,8 @@ Every peer runs in an interpreter of its own (`benchmarks/peer/on_*.py`) and doe
 with ours, so that whatever else the machine does meets both; the fastest of each counts, by the clock and, where a
 process works alone, also by the processor's time, which a busy machine distorts less. Start-up and the first round,
 in which some compile, are told apart. All read the batches of our first round in our order, so a peer must end that
-round with our model: `apart` is the largest difference of a parameter, and more than 1e-4 is an error (exit 1); on a GPU,
-where convolutions round their factors to TF32, each library in its own order, more than 2e-3.
+round with our model: `apart` is the largest difference of a parameter, more than 1e-4 is an error (exit 1). On a GPU
+convolutions round their factors to TF32, each library in its own order: there more than 2e-3 is.
 
 On the processor everything is pinned to the first `--cores` cores, Flower's actors included. Who is not installed is
 passed over with a sentence. `--peers loop` is a plain loop in a process of its own, to see what measuring adds. Ours is
