@@ -284,6 +284,9 @@ def _check_lengths(receiver: Tensor, sender: Tensor, weight: Tensor) -> None:
 
 
 def _check_indices(what: str, index: Tensor, n: int) -> None:
-    if len(index) and (int(index.min()) < 0 or int(index.max()) >= n):
-        bad = int(index.max()) if int(index.max()) >= n else int(index.min())
+    if not len(index):
+        return
+    low, high = (int(end) for end in torch.aminmax(index))
+    if low < 0 or high >= n:
+        bad = high if high >= n else low
         raise Mistake(f"a Mixing names {what} {bad}, but there are only {n} (0 to {n - 1})")
