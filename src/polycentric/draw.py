@@ -147,8 +147,11 @@ def seed_of(*key: Key) -> int:
 
 
 @contextmanager
-def seeded(device: torch.device, *key: Key) -> Iterator[None]:
-    """Seed torch's own generators for a while, for modules that draw by themselves (dropout)."""
+def seeded(device: torch.device | None, *key: Key) -> Iterator[None]:
+    """Seed torch's own generators for a while, for modules that draw by themselves (dropout); None: there is none."""
+    if device is None:
+        yield
+        return
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed_of(*key))
         if device.type == "cuda":

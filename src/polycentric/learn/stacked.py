@@ -21,14 +21,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
 from ..cohort import Cohort
 from ..data import Split
 from ..draw import seeded
 from ..stack import Stacks
-from ..task import Batch, Task
+from ..task import Batch, Task, draws
 from .batches import Plan, Schedule, rows_at
 from .convolve import convolving
 from .executor import Client, Learner
@@ -47,8 +47,8 @@ class Stacked:
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
         self.client = Client(task, gradient)
-        draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in task.module.modules())
-        self.captures = task.device.type == "cuda" and not draws
+        self.drawing = task.device if draws(task, split.x[:2]) else None
+        self.captures = task.device.type == "cuda" and self.drawing is None
         self.graphs: dict[object, Captured] = {}
         self.seen: Counter[object] = Counter()  # steps of every shape so far
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
@@ -64,7 +64,7 @@ class Stacked:
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
         schedule = self._schedule(cohort, plan)
         with (
-            seeded(self.task.device, cohort.seed, cohort.round, cohort.index[0], "modules"),
+            seeded(self.drawing, cohort.seed, cohort.round, cohort.index[0], "modules"),
             convolving(self.task.device),
         ):
             carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, schedule)
