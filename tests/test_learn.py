@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polycentric import Federation, KeepPrivate, Looped, Mistake, Prox, Simulation, Stacked, Task, Train, fedavg
 from polycentric.cohort import Cohort
@@ -141,6 +143,39 @@ def test_a_schedule_is_made_on_a_device_without_asking_it_anything(plan: Plan) -
     assert asked.index.is_meta and asked.weight.is_meta
     assert (asked.index.shape, asked.weight.shape) == (made.index.shape, made.weight.shape)
     assert (asked.steps, asked.n_steps) == (made.steps, made.n_steps)
+
+
+class Asked(TorchDispatchMode):
+    """Counts what is asked of a device that has no numbers to tell, and what it is told that one would wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions, self.waits = 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            self.questions += 1
+            return 1.0
+        if function is torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "meta":
+            self.waits += not args[0].is_meta and not kwargs.get("non_blocking")
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("sizes", [[12] * 5, [30, 3, 9]])
+def test_a_round_asks_its_device_for_one_number_a_block(sizes: list[int], blobs: Make) -> None:
+    method, federation = fedavg(batch=4, epochs=2), blobs(sizes)
+    task = Task.of(federation, small)
+    clients = Simulation(federation, task, executor="stacked", block=3)
+    train = replace(federation.train, x=federation.train.x.to("meta"), y=federation.train.y.to("meta"))
+    there = Stacked(replace(task, module=copy.deepcopy(task.module).to("meta")), train)
+    for part, value in (("task", there.task), ("run", there)):
+        object.__setattr__(clients, part, value)
+    state = method.begin(there.task.start(), federation.n_clients)
+    with Asked() as asked:
+        after, _ = run_round(method, state, clients)
+    assert after.centers["model"].is_meta
+    assert (asked.questions, asked.waits) == (-(-len(sizes) // 3), 0)
 
 
 def test_batches_depend_on_seed_and_round_and_not_on_the_turn() -> None:

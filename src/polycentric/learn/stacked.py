@@ -27,7 +27,7 @@ from torch.func import grad, vmap
 from ..cohort import Cohort
 from ..data import Split
 from ..draw import seeded
-from ..stack import Stacks
+from ..stack import Stacks, beside
 from ..task import Batch, Task, draws
 from .batches import Plan, Schedule, rows_at
 from .convolve import convolving
@@ -59,7 +59,7 @@ class Stacked:
         order = torch.argsort(plan.steps, descending=True, stable=True)
         in_order = bool((order == torch.arange(len(order))).all())
         if not in_order:
-            by = order.to(next(iter(rows.values())).device)
+            by = beside(next(iter(rows.values())), order)
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
         schedule = self._schedule(cohort, plan)
@@ -72,7 +72,7 @@ class Stacked:
         if in_order:
             return out
         back = torch.argsort(order)
-        return {name: value[back.to(value.device)] for name, value in out.items()}
+        return {name: value[beside(value, back)] for name, value in out.items()}
 
     def _schedule(self, cohort: Cohort, plan: Plan) -> Schedule:
         return Schedule(self.split, cohort, plan)
