@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,7 +89,10 @@ def begins(size: Tensor, state: Tensor, longest: int, count: int) -> Tensor:
     """
     place = torch.arange(longest, device=state.device)
     drawn = more(state[:, None], place).masked_fill_(place >= size[:, None], (1 << 63) - 1)
-    return drawn.topk(count, largest=False).indices if 4 * count < longest else drawn.argsort()[:, :count]
+    if 4 * count < longest:
+        return drawn.topk(count, largest=False).indices
+    order = torch.from_numpy(np.argsort(drawn.numpy())) if drawn.device.type == "cpu" else drawn.argsort()
+    return order[:, :count]  # numpy orders short rows several times as fast as torch does on a processor
 
 
 def smallest(n: int, *key: Key) -> Tensor:

@@ -101,17 +101,18 @@ def _stream(cohort: Cohort, epochs: Tensor, wanted: Tensor, device: torch.device
     Shuffles lie in rectangles: clients of very different sizes in several, where padding would cost more.
     """
     sizes = cohort.sizes
-    alike, padding = torch.zeros(len(sizes)), int((epochs * (sizes.max() - sizes)).sum())
-    if padding > PADDING.get(device.type, 0):
-        alike = sizes.clamp(min=1).double().log2().ceil()
-    order = torch.argsort(alike, stable=True)
+    groups = [torch.arange(len(sizes))]
+    if int((epochs * (sizes.max() - sizes)).sum()) > PADDING.get(device.type, 0):
+        scale = sizes.clamp(min=1).double().log2().ceil()
+        groups = [(scale == some).nonzero()[:, 0] for some in torch.unique(scale)]
+    order = torch.cat(groups)
     n = epochs[order]
-    owner = torch.repeat_interleave(order, n)  # of every shuffle
-    epoch = torch.arange(len(owner)) - torch.repeat_interleave(n.cumsum(0) - n, n)
+    at = torch.repeat_interleave(n)  # whose every shuffle is, in this order
+    owner, epoch = order[at], torch.arange(len(at)) - (n.cumsum(0) - n)[at]
     state = bits(bits(cohort.seed, cohort.round, "shuffle", cohort.index[owner], epoch))
     size, state = moved(device, sizes[owner], state)
     stream, length, row = [], torch.zeros_like(sizes), 0
-    for group in torch.split(order, torch.unique_consecutive(alike[order], return_counts=True)[1].tolist()):
+    for group in groups:
         rows, count = slice(row, row + int(epochs[group].sum())), int(wanted[group].max())
         stream.append(begins(size[rows], state[rows], int(sizes[group].max()), count).flatten())
         length[group], row = count, rows.stop
