@@ -21,7 +21,7 @@ from ..draw import begins, bits
 from ..errors import require
 
 PADDING = {
-    "cpu": 1 << 14,
+    "cpu": 1 << 16,
     "cuda": 1 << 20,
 }  # places drawn for nothing before clients are told apart by size
 
