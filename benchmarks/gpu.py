@@ -79,12 +79,14 @@ def told(taken: dict[str, list[float]], device: torch.device, **more: object) ->
 
 
 def kernels(way: Way, device: torch.device, rows: int = 14) -> str:
-    """What one round spends its time on: kernels on a GPU, operators on a processor, by their share."""
+    """What one round spends its time on: kernels on a GPU, operators on a processor, by their share.
+
+    Of a GPU also how long it was idle: the fastest of some rounds that nobody watched, less its kernels.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     cuda = device.type == "cuda"
-    way()
-    wait(device)
+    whole = 1e3 * min(timed(way, device) for _ in range(5))
     with profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])], acc_events=True
     ) as seen:
@@ -100,7 +102,11 @@ def kernels(way: Way, device: torch.device, rows: int = 14) -> str:
     lines = [f"{'share':>6} {'ms':>9} {'calls':>6}  what"]
     for own, count, name in sorted(parts, reverse=True)[:rows]:
         lines.append(f"{own / total:>6.1%} {own / 1e3:>9.3f} {count:>6}  {name[:90]}")
-    return "\n".join([*lines, f"{'':>6} {total / 1e3:>9.3f} ms in all"])
+    lines.append(f"{'':>6} {total / 1e3:>9.3f} ms in all")
+    if cuda:
+        idle = whole - total / 1e3
+        lines.append(f"{idle / whole:>6.1%} {idle:>9.3f} ms idle, of a round of {whole:.3f} ms")
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -13,12 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polycentric import Federation, KeepPrivate, Looped, Mistake, Prox, Simulation, Stacked, Task, Train, fedavg
 from polycentric.cohort import Cohort
 from polycentric.data import Split
+from polycentric.draw import bits
 from polycentric.learn import Compiled, Plan, Schedule
-from polycentric.learn.batches import plan_of
+from polycentric.learn.batches import PADDING, plan_of
 from polycentric.loop import prepare
 from polycentric.models import CharLSTM, lg_lenet, mlp
 from polycentric.round import run_round
@@ -104,6 +107,75 @@ def test_a_clients_batches_do_not_depend_on_the_other_clients(
     others = numbered([size if k in some else 1 + size % 3 for k, size in enumerate(sizes)])
     cohort = cohort_of(others, some)
     assert batches(others, cohort, plan_of(cohort, epochs, None, batch)) == [all_batches[k] for k in some]
+
+
+@bounded
+@given(
+    st.data(), st.lists(st.integers(0, 90), min_size=1, max_size=6).filter(any), st.integers(1, 40), st.integers(1, 3)
+)
+def test_batches_are_those_of_whole_shuffles(data: st.DataObject, sizes: list[int], batch: int, epochs: int) -> None:
+    """By the plain definition: all of an epoch's keys in order, cut into batches, as many as are taken."""
+    split = numbered(sizes)
+    clients = data.draw(st.permutations([k for k, size in enumerate(sizes) if size]))
+    cohort = cohort_of(split, clients, seed=data.draw(st.integers(0, 9)), round=data.draw(st.integers(0, 9)))
+    effort = data.draw(st.lists(st.floats(0.01, 1), min_size=len(clients), max_size=len(clients)))
+    cohort = replace(cohort, effort=torch.tensor(effort, dtype=torch.float64))
+    steps = data.draw(st.one_of(st.none(), st.integers(1, 12)))
+    plan = plan_of(cohort, epochs, steps, batch)
+    for padding in (0, 1 << 20):  # clients of all sizes apart, or together
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(PADDING, "cpu", padding)
+            found = batches(split, cohort, plan)
+        for client, taken, mine in zip(clients, plan.steps.tolist(), found, strict=True):
+            wanted: list[list[int]] = []
+            for epoch in range(taken):
+                key = bits(cohort.seed, cohort.round, "shuffle", client, epoch)
+                order = bits(key, torch.arange(sizes[client])).argsort()
+                wanted += [some.tolist() for some in torch.split(order, batch)]
+            assert mine == wanted[:taken]
+
+
+@pytest.mark.parametrize("plan", [Plan(torch.tensor([9, 5, 0, 2]), 4), Plan(torch.tensor([2, 1, 0, 1]), None)])
+def test_a_schedule_is_made_on_a_device_without_asking_it_anything(plan: Plan) -> None:
+    here = numbered([30, 3, 0, 70])
+    there = replace(here, x=here.x.to("meta"))  # a device that has no numbers to tell
+    made, asked = (Schedule(split, cohort_of(here), plan) for split in (here, there))
+    assert asked.index.is_meta and asked.weight.is_meta
+    assert (asked.index.shape, asked.weight.shape) == (made.index.shape, made.weight.shape)
+    assert (asked.steps, asked.n_steps) == (made.steps, made.n_steps)
+
+
+class Asked(TorchDispatchMode):
+    """Counts what is asked of a device that has no numbers to tell, and what it is told that one would wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions, self.waits = 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            self.questions += 1
+            return 1.0
+        if function is torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "meta":
+            self.waits += not args[0].is_meta and not kwargs.get("non_blocking")
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("sizes", [[12] * 5, [30, 3, 9]])
+def test_a_round_asks_its_device_for_one_number_a_block(sizes: list[int], blobs: Make) -> None:
+    method, federation = fedavg(batch=4, epochs=2), blobs(sizes)
+    task = Task.of(federation, small)
+    clients = Simulation(federation, task, executor="stacked", block=3)
+    train = replace(federation.train, x=federation.train.x.to("meta"), y=federation.train.y.to("meta"))
+    there = Stacked(replace(task, module=copy.deepcopy(task.module).to("meta")), train)
+    for part, value in (("task", there.task), ("run", there)):
+        object.__setattr__(clients, part, value)
+    state = method.begin(there.task.start(), federation.n_clients)
+    with Asked() as asked:
+        after, _ = run_round(method, state, clients)
+    assert after.centers["model"].is_meta
+    assert (asked.questions, asked.waits) == (-(-len(sizes) // 3), 0)
 
 
 def test_batches_depend_on_seed_and_round_and_not_on_the_turn() -> None:

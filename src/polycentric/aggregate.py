@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .errors import require
 from .mixing import Heard, Mixing, Rest
+from .stack import beside
 
 COLUMNS = 1 << 16  # coordinates sorted at once: bounds the memory of coordinate-wise rules
 
@@ -82,13 +83,13 @@ class Mean:
         if total.rest == "none":
             return Heard(total.values.to(own.dtype), everyone)
         if total.rest == "keep":
-            lacks = (1 - total.weight).to(own.device)[:, None]
+            lacks = beside(own, 1 - total.weight)[:, None]
             return Heard(total.values.addcmul_(lacks, own.double()).to(own.dtype), everyone)
         mask = total.weight > 0
-        mean = total.values.div_(torch.where(mask, total.weight, 1.0).to(own.device)[:, None]).to(own.dtype)
+        mean = total.values.div_(beside(own, torch.where(mask, total.weight, 1.0))[:, None]).to(own.dtype)
         if bool(mask.all()):
             return Heard(mean, mask)
-        return Heard(torch.where(mask.to(own.device)[:, None], mean, own), mask)
+        return Heard(torch.where(beside(own, mask)[:, None], mean, own), mask)
 
 
 class Robust(ABC):

@@ -210,10 +210,10 @@ class Simulation:
 def finite(stacks: Stacks, n: int) -> Tensor:
     """Which rows are finite in every stack, (n,), on the host."""
     good = torch.ones(n, dtype=torch.bool)
-    for rows in stacks.values():
-        # A sum is finite only if every number is, and it is one pass; an overflow of the sum is looked at again.
-        sums = rows.flatten(1).sum(1)
-        if not bool(sums.isfinite().all()):
+    # A sum is finite only if every number is: one pass, and one question to a GPU. What overflows is looked at again.
+    total = sum((rows.sum() for rows in stacks.values()), start=torch.zeros(()))
+    if not bool(total.isfinite()):
+        for rows in stacks.values():
             good &= rows.flatten(1).isfinite().all(1).cpu()
     return good
 

@@ -45,6 +45,10 @@ class Cohort:
         """How much every client counts in a mean over examples, float64."""
         return self.sizes.double() * self.counts
 
+    def without(self, some: Cohort) -> Cohort:
+        """Those who are not among `some` of these clients."""
+        return self[:0] if len(some) == len(self) else self[~torch.isin(self.index, some.index)]
+
     def blocks(self, size: int) -> Iterator[Cohort]:
         """The cohort in pieces of at most `size` clients."""
         for first in range(0, len(self), max(size, 1)):

@@ -17,27 +17,38 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
 PIECE = 1 << 15  # draws at once where there are very many
 TURNS = 10  # of a permutation's network
+ODD = 0x1E3779B97F4A7C15  # of the hash
+TURN = ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15))  # shift by so many bits, multiply by that
+ALL = (1 << 64) - 1  # bits
 Key = int | str | Tensor  # tensors broadcast: the result has the shape of the whole key
 
 
 def bits(*key: Key) -> Tensor:
     """64 well-mixed bits for every element of the broadcast key, as int64."""
-    state = torch.zeros((), dtype=torch.int64)
+    first, state = 0, None
     for part in key:
         if isinstance(part, str):
             part = zlib.crc32(part.encode())
-        if not isinstance(part, Tensor):
-            part = torch.tensor(part, dtype=torch.int64)
-        # Python numbers and strings are mixed as scalars on the host; the first tensor moves to its device.
-        if part.device != state.device and state.dim() == 0:
-            state = state.to(part.device)
-        state = _next(state, part.to(torch.int64))
-    return state
+        if isinstance(part, Tensor):
+            state = more(first if state is None else state, part)
+        elif state is None:  # numbers and strings before the first tensor are mixed without any
+            first = _mixed_number(first * 31 + int(part) + ODD)
+        else:
+            state = _mixed(state * 31 + _signed(int(part) + ODD))
+    return torch.tensor(_signed(first)) if state is None else state
+
+
+def more(state: int | Tensor, part: Tensor) -> Tensor:
+    """`bits(*key, part)`, from `bits(*key)`."""
+    if isinstance(state, int):
+        return _mixed(part.to(torch.int64) + _signed(state * 31 + ODD))
+    return _mixed(state * 31 + part.to(torch.int64) + ODD)
 
 
 def uniform(*key: Key) -> Tensor:
@@ -63,6 +74,25 @@ def shuffled(segment: Tensor, *key: Key) -> Tensor:
     """
     order = torch.argsort(bits(*key))
     return order[torch.argsort(segment[order], stable=True)]
+
+
+def begins(size: Tensor, state: Tensor, longest: int, count: int) -> Tensor:
+    """How shuffles of 0 .. size-1 begin, the shortest padded to the longest.
+
+    Arguments:
+        size: of every shuffle, (shuffles,), none above `longest`.
+        state: `bits(*key)` of every shuffle: it is the order of `bits(*key, place)`, as `shuffled` has it.
+        count: places wanted of each; few of many are found without sorting the rest.
+
+    Returns:
+        Numbers below `size`, then anything below `longest`, (shuffles, count).
+    """
+    place = torch.arange(longest, device=state.device)
+    drawn = more(state[:, None], place).masked_fill_(place >= size[:, None], (1 << 63) - 1)
+    if 4 * count < longest:
+        return drawn.topk(count, largest=False).indices
+    order = torch.from_numpy(np.argsort(drawn.numpy())) if drawn.device.type == "cpu" else drawn.argsort()
+    return order[:, :count]  # numpy orders short rows several times as fast as torch does on a processor
 
 
 def smallest(n: int, *key: Key) -> Tensor:
@@ -105,8 +135,8 @@ def some_of(n: int, count: int, *key: Key) -> Tensor:
     def onward(at: Tensor) -> Tensor:
         p, q = at // columns, at % columns
         for turn in range(0, TURNS, 2):
-            p = (p + _shifted(_next(keys[turn], q), 1)) % rows
-            q = (q + _shifted(_next(keys[turn + 1], p), 1)) % columns
+            p = (p + _shifted(more(keys[turn], q), 1)) % rows
+            q = (q + _shifted(more(keys[turn + 1], p), 1)) % columns
         return p * columns + q
 
     at = onward(torch.arange(count))
@@ -121,8 +151,11 @@ def seed_of(*key: Key) -> int:
 
 
 @contextmanager
-def seeded(device: torch.device, *key: Key) -> Iterator[None]:
-    """Seed torch's own generators for a while, for modules that draw by themselves (dropout)."""
+def seeded(device: torch.device | None, *key: Key) -> Iterator[None]:
+    """Seed torch's own generators for a while, for modules that draw by themselves (dropout); None: there is none."""
+    if device is None:
+        yield
+        return
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed_of(*key))
         if device.type == "cuda":
@@ -130,16 +163,25 @@ def seeded(device: torch.device, *key: Key) -> Iterator[None]:
         yield
 
 
-def _next(state: Tensor, part: Tensor) -> Tensor:
-    return _mixed(state * 31 + part + 0x1E3779B97F4A7C15)
-
-
 def _mixed(h: Tensor) -> Tensor:
-    h = (h ^ _shifted(h, 30)) * -0x40A7B892E31B1A47
-    h = (h ^ _shifted(h, 27)) * -0x6B2FB644ECCEEE15
-    return h ^ _shifted(h, 31)
+    for by, times in TURN:
+        h = _shifted(h, by).bitwise_xor_(h).mul_(times)
+    return _shifted(h, 31).bitwise_xor_(h)
+
+
+def _mixed_number(h: int) -> int:
+    """The same for one number, from 0 to 2^64 - 1."""
+    h &= ALL
+    for by, times in TURN:
+        h = ((h ^ (h >> by)) * times) & ALL
+    return h ^ (h >> 31)
 
 
 def _shifted(h: Tensor, by: int) -> Tensor:
     """Logical shift to the right; `>>` on int64 copies the sign bit."""
-    return (h >> by) & ((1 << (64 - by)) - 1)
+    return (h >> by).bitwise_and_((1 << (64 - by)) - 1)
+
+
+def _signed(h: int) -> int:
+    """A number's last 64 bits, as int64 reads them."""
+    return ((h + (1 << 63)) & ALL) - (1 << 63)

@@ -21,7 +21,7 @@ from .learn import Gradient, Train
 from .method import Exchange, Method, State
 from .metrics import Scores, score
 from .round import opened, receive
-from .stack import Stacks, take, write
+from .stack import Stacks, beside, take, write
 from .topology import inner_products
 
 CHUNK = 4096  # examples of one model at once
@@ -31,26 +31,26 @@ RECTANGLE = 1 << 14  # examples of a block of models at once
 
 def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
     """Every client's score on its part of `split`, before or after some local training of its own."""
-    losses = torch.zeros(len(split), dtype=torch.float64)
-    labels, classes = split.y.cpu(), clients.federation.classes
-    predicted = torch.zeros(len(split), dtype=torch.int64)
-    margin = torch.zeros(len(split), dtype=torch.float64) if len(classes) == 2 else None
+    classes, device = clients.federation.classes, split.x.device
+    losses = torch.zeros(len(split), dtype=torch.float64, device=device)
+    predicted = torch.zeros(len(split), dtype=torch.int64, device=device)
+    margin = torch.zeros_like(losses)
     state = greeted(method, state, clients)
     for index, outputs in _predictions(method, state, clients, split, fine_tune):  # this rank's share
-        targets = clients.task.targets(split.y[index])
-        losses[index.cpu()] = clients.task.loss(outputs, targets).double().cpu()
-        predicted[index.cpu()] = outputs.argmax(-1).cpu()
-        if margin is not None:
-            margin[index.cpu()] = (outputs[..., 1].double() - outputs[..., 0].double()).cpu()
-    clients.ranks.add(losses, predicted, *(() if margin is None else (margin,)))
+        losses[index] = clients.task.loss(outputs, clients.task.targets(split.y[index])).double()
+        predicted[index] = outputs.argmax(-1)
+        if len(classes) == 2:
+            margin[index] = outputs[..., 1].double() - outputs[..., 0].double()
+    losses, predicted, margin = losses.cpu(), predicted.cpu(), margin.cpu()  # a GPU is waited for once
+    clients.ranks.add(losses, predicted, margin)
     return score(
         predicted.numpy() if classes else None,
-        labels.numpy(),
+        split.y.cpu().numpy(),
         losses.numpy(),
         split.owner.cpu().numpy(),
         clients.federation.n_clients,
         len(classes),
-        None if margin is None else margin.numpy(),
+        margin.numpy() if len(classes) == 2 else None,
     )
 
 
@@ -218,9 +218,9 @@ def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Te
     losses, right = [], []
     for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
         outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
-        losses.append(clients.task.loss(outputs, clients.task.targets(y)).double().cpu())
-        right.append((outputs.argmax(-1) == y).cpu())
-    return torch.cat(losses), torch.cat(right)
+        losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())
+        right.append(outputs.argmax(-1) == y)
+    return torch.cat(losses).cpu(), torch.cat(right).cpu()
 
 
 @torch.no_grad()
@@ -244,7 +244,7 @@ def _predictions(
             for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK)
         ]
         for center, index in clients.ranks.mine(chunks):
-            row, index = {"model": state.centers["model"][center]}, index.to(split.x.device)
+            row, index = {"model": state.centers["model"][center]}, beside(split.x, index)
             yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
@@ -270,10 +270,10 @@ def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) 
     for begin in range(0, int(sizes.max()), width):
         place = begin + torch.arange(min(width, int(sizes.max()) - begin))
         valid = place < sizes[:, None]
-        index = torch.where(valid, first[:, None] + place, 0).to(split.x.device)
+        index = beside(split.x, torch.where(valid, first[:, None] + place, 0))
         outputs = clients.run.outputs(rows, clients.task.inputs(split.x[index]))
-        valid = valid.to(index.device)
-        yield index[valid], outputs[valid]
+        real = beside(split.x, valid.flatten().nonzero()[:, 0])
+        yield index.flatten()[real], outputs.flatten(0, 1)[real]
 
 
 def all_clients(clients: Simulation, state: State) -> Cohort:

@@ -233,20 +233,21 @@ class Run:
         self.clients.ranks.check(after)
         loads = [load_of(trip, width) for trip in trips]
         late = [int(self.clock.late(load).sum()) for load in loads]
-        self._check(trips, late, before, after)
-        moved = sum((traffic(trip, self.clock.broadcast) for trip in trips), start=Traffic())
+        moved = [traffic(trip, self.clock.broadcast, load) for trip, load in zip(trips, loads, strict=True)]
+        total = sum(moved, start=Traffic())
         lost = sum(len(trip.cohort) - len(trip.arrived) for trip in trips) - sum(late)
         times = self.tally.clients_times(self.federation.n_clients)
         for load in loads:
             times = self.clock.advance(times, load)
+        self._check(trips, late, before, after)  # after what needs no GPU: it waits for one
         if lost and self.folder:
             self.folder.log(f"round {before.round}: {lost} answers were not finite and were left out")
         self.state = self._shelved(after)
         self.tally = replace(
             self.tally.at(times),
-            bytes_up=self.tally.bytes_up + moved.up,
-            bytes_down=self.tally.bytes_down + moved.down,
-            links={name: self.tally.links.get(name, 0) + n for name, n in moved.links.items()},
+            bytes_up=self.tally.bytes_up + total.up,
+            bytes_down=self.tally.bytes_down + total.down,
+            links={name: self.tally.links.get(name, 0) + n for name, n in total.links.items()},
             dropped=self.tally.dropped + lost,
             late=self.tally.late + sum(late),
             took=self._took(trips),

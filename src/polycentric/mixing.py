@@ -30,6 +30,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 
 from .errors import Mistake
+from .stack import beside
 
 Rest = Literal["share", "keep", "none"]
 
@@ -200,19 +201,19 @@ class Mixing:
         elif self.form == "scatter":
             self._add_scattered(rows, out, senders)
         else:
-            self.add_product(rows[senders.to(rows.device)], out)
+            self.add_product(rows[beside(rows, senders)], out)
         return out
 
     def add_product(self, rows: Tensor, out: Tensor) -> None:
         """Add `weights @ rows` to a float64 tensor (receivers, width) of the caller's."""
         if self.receiver is None or self.sender is None:
-            weight = self.weight.to(rows)
+            weight = beside(rows, self.weight).to(rows.dtype)
             for first in range(0, self.shape[1], PIECE):
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
         elif self.form == "sparse":
-            links = torch.stack([self.receiver, self.sender]).to(rows.device)
+            links = beside(rows, torch.stack([self.receiver, self.sender]))
             weight = torch.sparse_coo_tensor(
-                links, self.weight.to(rows.device), self.shape, check_invariants=False, is_coalesced=True
+                links, beside(rows, self.weight), self.shape, check_invariants=False, is_coalesced=True
             )
             for first in range(0, rows.shape[1], COLUMNS):  # a row may hear very many: all of it in float64
                 part = slice(first, first + COLUMNS)
@@ -227,22 +228,22 @@ class Mixing:
         order = torch.argsort(self.receiver, stable=True)
         heard, counts = torch.unique_consecutive(self.receiver[order], return_counts=True)
         if len(heard) == self.shape[1] > FEW:  # nobody shares a receiver: a permutation
-            mine = rows if senders is None else rows[senders.to(rows.device)]
-            out[self.receiver.to(out.device)] += self.weight.to(rows)[:, None] * mine
+            mine = rows if senders is None else rows[beside(rows, senders)]
+            out[beside(out, self.receiver)] += beside(rows, self.weight).to(rows.dtype)[:, None] * mine
             return
         # One small product for each receiver, in a fixed order: the same bits every time, also on a GPU,
         # where adding by index is not deterministic.
         for receiver, members in zip(heard.tolist(), torch.split(order, counts.tolist()), strict=True):
             for piece in torch.split(members, PIECE):
                 at = piece if senders is None else senders[piece]
-                mine = rows if senders is None and len(piece) == len(rows) else rows[at.to(rows.device)]
-                out[receiver] += self.weight[piece].to(rows) @ mine
+                mine = rows if senders is None and len(piece) == len(rows) else rows[beside(rows, at)]
+                out[receiver] += beside(rows, self.weight[piece]).to(rows.dtype) @ mine
 
     def _received(self, rows: Tensor) -> Tensor:
         assert self.sender is not None
         if len(self.sender) and bool((self.sender == self.sender[0]).all()):
             return rows[int(self.sender[0])].expand(self.shape[0], -1)  # all hear the same: a view, not a copy
-        return rows[self.sender.to(rows.device)]
+        return rows[beside(rows, self.sender)]
 
     def _settled(self, empty_rows: bool = False) -> Mixing:
         """The same mixing with complete rows, as receivers without a model of their own need it."""
@@ -284,6 +285,9 @@ def _check_lengths(receiver: Tensor, sender: Tensor, weight: Tensor) -> None:
 
 
 def _check_indices(what: str, index: Tensor, n: int) -> None:
-    if len(index) and (int(index.min()) < 0 or int(index.max()) >= n):
-        bad = int(index.max()) if int(index.max()) >= n else int(index.min())
+    if not len(index):
+        return
+    low, high = (int(end) for end in torch.aminmax(index))
+    if low < 0 or high >= n:
+        bad = high if high >= n else low
         raise Mistake(f"a Mixing names {what} {bad}, but there are only {n} (0 to {n - 1})")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .errors import require
 from .mixing import Heard
-from .stack import Stacks
+from .stack import Stacks, beside
 
 
 class Update(NamedTuple):
@@ -65,7 +65,7 @@ class Rule(ABC):
         new = Average().step(centers, heard)
         if "model" not in heard:
             return new
-        model, moves = centers["model"], heard["model"].mask.to(centers["model"].device)[:, None]
+        model, moves = centers["model"], beside(centers["model"], heard["model"].mask)[:, None]
         before = {name: centers.get(name, zero) for name, zero in self.moments(model).items()}
         step, after = self.update(model - heard["model"].values, before)
         new["model"] = torch.where(moves, model - step, model)
@@ -164,5 +164,5 @@ class AdaptiveMu:
         enough = falls >= self.patience
         change = self.by * (rose.to(centers["mu"]) - enough.to(centers["mu"]))
         moved = {"mu": (centers["mu"] + change).clamp(min=0), "falls": torch.where(enough, 0.0, falls)}
-        some = heard["loss"].mask.to(new["loss"].device)[:, None]  # a center that heard nobody learns nothing
+        some = beside(new["loss"], heard["loss"].mask)[:, None]  # a center that heard nobody learns nothing
         return new | {name: torch.where(some, value.to(centers[name]), centers[name]) for name, value in moved.items()}

@@ -89,7 +89,7 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     arrived, ups = nobody.join(blocks), partial(topology.up, notes.stacks, name="model")
     settled = exchange.privacy.at_centers(settled, centers, ups, everyone, arrived)
     centers = exchange.optimizer.step(centers, settled)  # step
-    lost = cohort[~torch.isin(cohort.index, arrived.index)]
+    lost = cohort.without(arrived)
     notes.write(lost.index, select.missed(lost))
     memory, centers = topology.meet(notes.stacks, arrived, centers)
     after = replace(state, centers=centers, kept=kept.stacks, memory=memory)

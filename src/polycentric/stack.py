@@ -161,7 +161,12 @@ def KeepPrivate(*patterns: str) -> Cut:
 
 def take(stacks: Stacks, index: Tensor, device: torch.device | None = None) -> Stacks:
     """Rows of every stack; on a device, where they may be kept elsewhere."""
-    return {name: rows[index.to(rows.device)].to(device or rows.device) for name, rows in stacks.items()}
+    return {name: rows[beside(rows, index)].to(device or rows.device) for name, rows in stacks.items()}
+
+
+def beside(rows: Tensor, told: Tensor) -> Tensor:
+    """A small tensor of the host where some rows are; nobody waits for a GPU that is at work."""
+    return told.to(rows.device, non_blocking=True)
 
 
 def aligned(stacks: Stacks) -> Stacks:
@@ -187,7 +192,7 @@ class Draft:
             if name not in self._fresh:  # one copy of a stack, however many blocks write to it
                 self.stacks[name] = self.stacks[name].clone()
                 self._fresh.add(name)
-            self.stacks[name][index.to(self.stacks[name].device)] = new.to(self.stacks[name])
+            self.stacks[name][beside(self.stacks[name], index)] = new.to(self.stacks[name])
 
 
 def write(stacks: Stacks, changes: Iterable[tuple[Tensor, Stacks]]) -> Stacks:

@@ -194,8 +194,10 @@ def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:
 
 
 def draws(task: Task, x: Tensor) -> bool:
-    """Whether the module takes random numbers of torch's own generator while it trains: tried on a few examples."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        before = torch.get_rng_state()
+    """Whether the module takes random numbers of torch's own generators while it trains: tried on a few examples."""
+    cuda = task.device.type == "cuda"
+    generators = [torch.default_generator, *([torch.cuda.default_generators[task.device.index or 0]] if cuda else [])]
+    with torch.random.fork_rng(devices=[task.device] if cuda else []), torch.no_grad():
+        before = [generator.get_state() for generator in generators]
         task.outputs({name: row[0] for name, row in task.start().items()}, task.inputs(x.to(task.device)))
-        return not torch.equal(before, torch.get_rng_state())
+        return not all(torch.equal(a, g.get_state()) for a, g in zip(before, generators, strict=True))

@@ -206,13 +206,15 @@ def largest(n: int, place: Tensor, size: Tensor) -> Tensor:
     return torch.zeros(n, dtype=torch.float64).scatter_reduce(0, place, size, "amax")
 
 
-def traffic(trip: Trip, broadcast: bool = False) -> Traffic:
+def traffic(trip: Trip, broadcast: bool = False, asked: Load | None = None) -> Traffic:
     """The bytes of one exchange: everyone asked receives, who arrived has sent.
 
-    `broadcast`: what a center sends to several clients counts once.
+    `broadcast`: what a center sends to several clients counts once. `asked`: the load of those who were asked, where
+    it is known already.
     """
-    asked = Load(trip.exchange, trip.before, trip.cohort, 0)
-    came = asked if trip.arrived is trip.cohort else Load(trip.exchange, trip.before, trip.arrived, 0)
+    asked = asked or Load(trip.exchange, trip.before, trip.cohort, 0)
+    everybody = len(trip.arrived) == len(trip.cohort)  # in another order, perhaps
+    came = asked if everybody else Load(trip.exchange, trip.before, trip.arrived, 0)
     home = trip.exchange.topology.at_home
     down = up = between = 0
     for load, messages, comes_down in ((asked, asked.fetched, True), (came, came.sent, False)):

@@ -10,14 +10,20 @@ is ever padded, and there each row says how many of its places are real.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ..cohort import Cohort
 from ..data import Split
-from ..draw import bits, shuffled
+from ..draw import begins, bits
 from ..errors import require
+
+PADDING = {
+    "cpu": 1 << 16,
+    "cuda": 1 << 20,
+}  # places drawn for nothing before clients are told apart by size
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,46 +50,80 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
 
 
 class Schedule:
-    """Every batch of every client of a block, as positions in the split's tensors."""
+    """Every batch of every client of a block, as positions in the split's tensors, made where those are.
+
+    What Python must know of it is known from the cohort, so that nobody waits for a GPU.
+    """
 
     def __init__(self, split: Split, cohort: Cohort, plan: Plan) -> None:
         require(bool(((cohort.sizes > 0) | (plan.steps == 0)).all()), "a client without examples cannot take a step")
-        sizes, steps = cohort.sizes, plan.steps
+        device, sizes, steps = split.x.device, cohort.sizes, plan.steps
         per_epoch = _per_epoch(cohort, plan.batch).clamp(min=1)  # a client without examples takes no step
-        epochs = -(-steps // per_epoch)
         self.steps: list[int] = steps.tolist()
         self.n_steps = max(self.steps, default=0)
         width = int(sizes.max()) if plan.batch is None else min(plan.batch, int(sizes.max()))
 
-        stream, base = _stream(split, cohort, epochs, plan.shuffle and plan.batch is not None)
-        s = torch.arange(self.n_steps)[:, None]  # (steps, 1) against (clients,)
-        epoch, at = s // per_epoch, s % per_epoch
-        first = base + epoch * sizes + at * width  # (steps, clients)
-        self.counts = (sizes - at * width).clamp(max=width)  # (steps, clients)
-        place = torch.arange(width)
-        valid = place < self.counts[:, :, None]
-        index = (first[:, :, None] + place).clamp(max=max(len(stream) - 1, 0))
-        device = split.x.device
-        own = split.first[cohort.index][:, None]  # padding is the client's own: 0 * inf of another's is nan
-        self.index = torch.where(valid, stream[index], own).to(device, non_blocking=True)  # (steps, clients, width)
-        self.weight = (valid.double() / self.counts[:, :, None].clamp(min=1)).to(device, non_blocking=True)
+        stream, base, length = None, torch.zeros_like(sizes), torch.zeros_like(sizes)
+        if plan.shuffle and plan.batch is not None:
+            stream, base, length = _stream(cohort, -(-steps // per_epoch), (steps * width).minimum(sizes), device)
+        sizes, steps, per_epoch, base, length, own = moved(
+            device, sizes, steps, per_epoch, base, length, split.first[cohort.index]
+        )
+        s = torch.arange(self.n_steps, device=device)[:, None]  # (steps, 1) against (clients,)
+        epoch = s // per_epoch
+        at = (s - epoch * per_epoch) * width
+        counts = torch.where(s < steps, (sizes - at).clamp(max=width), 0)  # (steps, clients)
+        place = torch.arange(width, device=device)
+        real = place < counts[:, :, None]
+        index = (at + base + epoch * length)[:, :, None] + place
+        if stream is not None:
+            index = rows_at(stream, index.clamp_(max=len(stream) - 1))
+        self.index = index.mul_(real).add_(own[:, None])  # padding is the client's own: 0 * inf of another's is nan
+        self.weight = real / counts.clamp(min=1).double()[:, :, None]  # both (steps, clients, width)
+        self._counts = counts
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """How many places of every batch are real, (steps, clients), on the host."""
+        return self._counts.cpu()
 
 
 def _per_epoch(cohort: Cohort, batch: int | None) -> Tensor:
     return torch.ones_like(cohort.sizes) if batch is None else -(-cohort.sizes // batch)
 
 
-def _stream(split: Split, cohort: Cohort, epochs: Tensor, shuffle: bool) -> tuple[Tensor, Tensor]:
-    """Every client's epochs end to end: positions in the split, and where each client's stream begins."""
+def _stream(cohort: Cohort, epochs: Tensor, wanted: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Every client's epochs as far as they are wanted, end to end: positions in its own examples.
+
+    Returns:
+        The positions, on the device; where every client's begin; and how far it is from one epoch to the next.
+
+    Shuffles lie in rectangles: clients of very different sizes in several, where padding would cost more.
+    """
     sizes = cohort.sizes
-    base = (epochs * sizes).cumsum(0) - epochs * sizes
-    n_segments = int(epochs.sum())  # a segment is one epoch of one client
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), epochs)
-    epoch = torch.arange(n_segments) - (epochs.cumsum(0) - epochs)[owner]
-    lengths = sizes[owner]
-    segment = torch.repeat_interleave(torch.arange(n_segments), lengths)
-    position = torch.arange(len(segment)) - (lengths.cumsum(0) - lengths)[segment]
-    if shuffle:
-        key = bits(cohort.seed, cohort.round, "shuffle", cohort.index[owner], epoch)
-        position = position[shuffled(segment, key[segment], position)]
-    return split.first[cohort.index][owner][segment] + position, base
+    groups = [torch.arange(len(sizes))]
+    if int((epochs * (sizes.max() - sizes)).sum()) > PADDING.get(device.type, 0):
+        scale = sizes.clamp(min=1).double().log2().ceil()
+        groups = [(scale == some).nonzero()[:, 0] for some in torch.unique(scale)]
+    order = torch.cat(groups)
+    n = epochs[order]
+    at = torch.repeat_interleave(n)  # whose every shuffle is, in this order
+    owner, epoch = order[at], torch.arange(len(at)) - (n.cumsum(0) - n)[at]
+    state = bits(bits(cohort.seed, cohort.round, "shuffle", cohort.index[owner], epoch))
+    size, state = moved(device, sizes[owner], state)
+    stream, length, row = [], torch.zeros_like(sizes), 0
+    for group in groups:
+        rows, count = slice(row, row + int(epochs[group].sum())), int(wanted[group].max())
+        stream.append(begins(size[rows], state[rows], int(sizes[group].max()), count).flatten())
+        length[group], row = count, rows.stop
+    taken = n * length[order]
+    return torch.cat(stream), torch.zeros_like(sizes).index_copy(0, order, taken.cumsum(0) - taken), length
+
+
+def moved(device: torch.device, *parts: Tensor) -> tuple[Tensor, ...]:
+    """Whole numbers of the host, (n,) each, on a device: in one copy that nobody waits for."""
+    if device.type == "cpu":
+        return parts
+    together = torch.cat(parts)
+    together = (together.pin_memory() if device.type == "cuda" else together).to(device, non_blocking=True)
+    return torch.split(together, [len(part) for part in parts])

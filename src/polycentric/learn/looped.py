@@ -9,7 +9,7 @@ from ..cohort import Cohort
 from ..data import Split
 from ..draw import seeded
 from ..stack import Stacks
-from ..task import Batch, Task, apart
+from ..task import Batch, Task, apart, draws
 from .batches import Schedule, rows_at
 from .executor import Client, Learner, Objective
 
@@ -23,6 +23,7 @@ class Looped:
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
         self.client = Client(task, gradient, self.descent)
+        self.drawing = task.device if draws(task, split.x[:2]) else None
         self.last = task.device.type == "cpu" and split.x.dim() == 4 and likes_channels_last(task.module)
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
@@ -34,7 +35,7 @@ class Looped:
             row, place = {n: v[k] for n, v in rows.items()}, {n: v[k] for n, v in done.items()}
             mine = {n: place[n].copy_(v[k]) for n, v in carry.items()}
             counts = schedule.counts[:, k].tolist()
-            with seeded(self.task.device, cohort.seed, cohort.round, client, "modules"):  # dropout and the like
+            with seeded(self.drawing, cohort.seed, cohort.round, client, "modules"):  # dropout and the like
                 for s in range(n_steps):
                     try:
                         mine = learner.step(mine, row, self._batch(schedule, s, k, counts[s]), self.client)

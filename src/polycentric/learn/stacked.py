@@ -24,14 +24,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
 from ..cohort import Cohort
 from ..data import Split
 from ..draw import seeded
-from ..stack import Stacks
-from ..task import Batch, Task
+from ..stack import Stacks, beside
+from ..task import Batch, Task, draws
 from .batches import Plan, Schedule, rows_at
 from .convolve import convolving
 from .executor import Client, Learner
@@ -50,8 +50,8 @@ class Stacked:
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
         self.client = Client(task, gradient)
-        draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in task.module.modules())
-        self.captures = task.device.type == "cuda" and not draws
+        self.drawing = task.device if draws(task, split.x[:2]) else None
+        self.captures = task.device.type == "cuda" and self.drawing is None
         self.graphs: dict[object, Captured] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
 
@@ -61,12 +61,12 @@ class Stacked:
         order = torch.argsort(plan.steps, descending=True, stable=True)
         in_order = bool((order == torch.arange(len(order))).all())
         if not in_order:
-            by = order.to(next(iter(rows.values())).device)
+            by = beside(next(iter(rows.values())), order)
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
         schedule = self._schedule(cohort, plan)
         with (
-            seeded(self.task.device, cohort.seed, cohort.round, cohort.index[0], "modules"),
+            seeded(self.drawing, cohort.seed, cohort.round, cohort.index[0], "modules"),
             convolving(self.task.device),
         ):
             carry = self._scan(learner, learner.begin(rows, cohort, self.task), rows, schedule)
@@ -74,7 +74,7 @@ class Stacked:
         if in_order:
             return out
         back = torch.argsort(order)
-        return {name: value[back.to(value.device)] for name, value in out.items()}
+        return {name: value[beside(value, back)] for name, value in out.items()}
 
     def _schedule(self, cohort: Cohort, plan: Plan) -> Schedule:
         return Schedule(self.split, cohort, plan)

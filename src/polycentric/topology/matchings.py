@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -71,7 +72,7 @@ class Matchings(Peers):
 
     def sequence(self, memory: Stacks, cohort: Cohort) -> int:
         """How many matchings are in use: they go one after another."""
-        return int(self.active(cohort.seed, cohort.round, cohort.n_clients).sum())
+        return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[0]
 
     def n_centers(self, n_clients: int) -> int:
         """One for each client; the plan is made here."""
@@ -80,11 +81,18 @@ class Matchings(Peers):
 
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """I - alpha L of the matchings in use."""
-        n, plan = cohort.n_clients, self.plan(cohort.n_clients)
-        pairs, part = plan.edges
-        pairs = pairs[self.active(cohort.seed, cohort.round, n)[part]]
-        i, j = torch.cat([pairs, pairs.flip(1)]).T
-        weight = torch.full((len(i),), plan.alpha, dtype=torch.float64)
-        own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
-        every = torch.arange(n)
-        return Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
+        return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[1]
+
+
+@lru_cache(maxsize=2)
+def _in_use(matchings: Matchings, seed: int, round: int, n: int) -> tuple[int, Mixing]:
+    """How many matchings a round uses, and I - alpha L of those; asked for several times in a round."""
+    plan, active = matchings.plan(n), matchings.active(seed, round, n)
+    pairs, part = plan.edges
+    pairs = pairs[active[part]]
+    i, j = torch.cat([pairs, pairs.flip(1)]).T
+    weight = torch.full((len(i),), plan.alpha, dtype=torch.float64)
+    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
+    every = torch.arange(n)
+    mixing = Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
+    return int(active.sum()), mixing
