@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from polycentric.learn import convolve as module
-from polycentric.learn.convolve import Geometry, Tile, convolve, convolving
+from polycentric.learn.convolve import Geometry, Tile, convolve
 from polycentric.learn.convolve import _Convolution as Convolution
 from polycentric.learn.convolve import _SlopeInW as SlopeInW
 from polycentric.learn.convolve import _SlopeInX as SlopeInX
+from polycentric.learn.instead import Instead, convolving
 
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
@@ -217,12 +218,12 @@ def test_a_users_convolutions_are_ours_and_images_get_no_slope(monkeypatch: pyte
     for name in ("_product", "_slope_in_x", "_slope_in_w"):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, n=name, f=real: called.append(n) or f(*a))
-    with module._Instead():
+    with Instead():
         ours = slopes(net)
     for a, b in zip(plain, ours, strict=True):
         assert all(close(b[name], a[name]) for name in a)
     called.clear()
-    with module._Instead():
+    with Instead():
         vmap(grad(lambda w, x: functional_call(net, {"first.weight": w}, (x,)).sum(), argnums=0))(
             torch.ones(3, 3, 1, 3, 3).double(), torch.ones(3, 2, 1, 7, 7).double()
         )
@@ -233,7 +234,7 @@ def test_a_users_convolutions_are_ours_and_images_get_no_slope(monkeypatch: pyte
 def test_what_our_kernels_do_not_know_stays_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Convolution, "apply", lambda *_: pytest.fail("not ours"))
     x = torch.randn(2, 4, 6, 6)
-    with module._Instead():
+    with Instead():
         for net in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 2, 3, dilation=2), nn.Conv2d(4, 2, 3, padding="same")):
             net(x)
         nn.Conv2d(4, 2, 3)(x[0])
@@ -322,7 +323,7 @@ def test_what_all_clients_share_is_not_copied() -> None:
 def test_a_stack_of_models_through_the_kernels() -> None:
     net = Net()
     plain = slopes(net)
-    with module._Instead():
+    with Instead():
         ours = slopes(net)
     for a, b in zip(plain, ours, strict=True):
         assert all(close(b[name], a[name]) for name in a)

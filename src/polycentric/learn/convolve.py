@@ -7,16 +7,13 @@ in the image and in the weight, so three functions are all there is, each the sl
 
 All three take a stack (client, ...) and are differentiated by one another, any number of times. `vmap` over them only
 makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
-
-    with convolving():        # what calls conv1d or conv2d in here, such as nn.Conv2d, calls `convolve`
-        step(...)
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -26,7 +23,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.grad import conv2d_input, conv2d_weight
-from torch.overrides import TorchFunctionMode
 
 Pair = tuple[int, int]
 Backend = Literal["torch", "triton"]
@@ -75,31 +71,7 @@ def convolve(
     return y[:, :, 0] if flat else y
 
 
-@contextlib.contextmanager
-def convolving(device: torch.device) -> Iterator[None]:
-    """Within it, `conv1d` and `conv2d` on a GPU are `convolve`; what that cannot do stays as it is."""
-    if device.type != "cuda" or not has_triton():
-        yield
-        return
-    with _Instead():
-        yield
-
-
-class _Instead(TorchFunctionMode):
-    """Puts `convolve` in the place of torch's convolutions."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.conv2d or func is torch.conv1d:
-            call = _Call(*args, **kwargs)
-            if call.ours(4 if func is torch.conv2d else 3):
-                return convolve(call.input, call.weight, call.bias, call.stride, call.padding)
-        return func(*args, **kwargs)
-
-
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """The arguments of `torch.conv2d`."""
 
     input: Tensor
@@ -111,6 +83,7 @@ class _Call(NamedTuple):
     groups: int = 1
 
     def ours(self, axes: int) -> bool:
+        """Whether `convolve` knows it."""
         plain = self.groups == 1 and _pair(self.dilation) == (1, 1) and not isinstance(self.padding, str)
         return plain and self.input.dim() == axes
 

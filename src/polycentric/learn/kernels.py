@@ -1,4 +1,4 @@
-"""Convolutions of a stack of clients as matrix products whose left factor is never written down.
+"""Convolutions of a stack of clients as matrix products whose left factor is never written down, and max pools.
 
     product   y[c, m, o]  =  sum_k  x[c, m, k] w[c, k, o]  (+ b[c, o])      convolution, and its slope in x
     weigh     v[c, o, k]  =  sum_m  g[c, m, o] x[c, m, k]                   its slope in w
@@ -9,6 +9,12 @@ moves are plain sums of places, and nothing has to look for a border; tiles that
 last one again, and do not write it. A grid program computes a tile for one client, in an order that depends on nothing
 but shapes; nothing is added by atomic operations, so the same input gives the same bits. Sums are in float32 whatever
 the numbers are; factors of float32 are read as TF32 if `PRECISION` says so.
+
+    largest   y[m] = max of the window m, and its place there    gather   y[m] = u[m, place[m]]
+    spread    u[m, k] = g[m] if k is place[m], otherwise 0       its slope
+
+In the pools m is a window of whichever image, and k a pixel in it; programs take what they write in its order in
+memory, and count from the image they begin in, so that no number but the first place needs 64 bits.
 
 This module needs Triton, which comes with torch where there is a GPU; `convolve` does without it.
 """
@@ -148,3 +154,91 @@ def weigh(
 
     v += (tl.program_id(2) * clients + client) * (GC * K)
     tl.store(v + (o[:, None] * K + k[None, :]), total, mask=(o[:, None] < GC) & (k[None, :] < K))
+
+
+@triton.jit
+def largest(
+    x,
+    y,
+    place,
+    n,  # windows in all
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """x is (image, XH, XW), y and place are (image, YH, YW). The first of equals, and the last that is no number."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    x += first // (YH * YW) * (XH * XW)
+    m = (first % (YH * YW)).to(tl.int32) + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n - first
+    pixel = m % (YH * YW)
+    x += m // (YH * YW) * (XH * XW) + (pixel // YW) * (KH * XW) + (pixel % YW) * KW
+    most = tl.load(x, mask=inside, other=0.0)
+    where = tl.zeros((BLOCK,), dtype=tl.int32)
+    for k in tl.static_range(1, KH * KW):
+        here = tl.load(x + ((k // KW) * XW + k % KW), mask=inside, other=0.0)
+        better = (here.to(tl.float32) > most.to(tl.float32)) | (here != here)
+        most = tl.where(better, here, most)
+        where = tl.where(better, k, where)
+    to = first + tl.arange(0, BLOCK)
+    tl.store(y + to, most, mask=inside)
+    tl.store(place + to, where.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def gather(
+    u,
+    place,
+    y,
+    n,  # windows in all
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """u is (image, XH, XW), place and y are (image, YH, YW)."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    u += first // (YH * YW) * (XH * XW)
+    m = (first % (YH * YW)).to(tl.int32) + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n - first
+    pixel = m % (YH * YW)
+    to = first + tl.arange(0, BLOCK)
+    k = tl.load(place + to, mask=inside, other=0).to(tl.int32)
+    u += m // (YH * YW) * (XH * XW) + ((pixel // YW) * KH + k // KW) * XW + (pixel % YW) * KW + k % KW
+    tl.store(y + to, tl.load(u, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def spread(
+    g,
+    place,
+    u,
+    n,  # pixels in all
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """g and place are (image, YH, YW), u is (image, XH, XW); pixels that are in no window are zero."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    image = first // (XH * XW) * (YH * YW)
+    m = (first % (XH * XW)).to(tl.int32) + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n - first
+    pixel = m % (XH * XW)
+    row, column = pixel // XW, pixel % XW
+    some = inside & (row < YH * KH) & (column < YW * KW)
+    at = m // (XH * XW) * (YH * YW) + (row // KH) * YW + column // KW
+    chosen = tl.load(place + image + at, mask=some, other=0).to(tl.int32)
+    slope = tl.load(g + image + at, mask=some, other=0.0)
+    here = some & (chosen == (row % KH) * KW + column % KW)
+    tl.store(u + first + tl.arange(0, BLOCK), tl.where(here, slope, 0.0), mask=inside)

@@ -5,7 +5,7 @@ clients still at work are a prefix of the rows: nobody waits, and nothing is com
 steps between two departures are a *stretch*, all of one shape; on a GPU the steps of a shape that comes often are
 captured once as CUDA graphs and replayed, several in a row, since launching a step's many small kernels costs more than
 running them. A captured step and a launched one give the same bits, so it does not matter when a capture is made.
-Convolutions run as kernels of our own there (`convolve`).
+Convolutions and max pools run as kernels of our own there (`convolve`, `pools`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -30,8 +30,8 @@ from ..draw import seeded
 from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Plan, Schedule, rows_at
-from .convolve import convolving
 from .executor import Client, Learner
+from .instead import convolving
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
 OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # the same, with the batch by index and weight
