@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from polycentric import Federation, Prox, Stacked, Task, Train
 from polycentric.cohort import Cohort
 from polycentric.learn import stacked
+from polycentric.learn.in_place import descend
 from polycentric.learn.stacked import LONG, RUNS, Captured
 from polycentric.models import mlp
 from polycentric.stack import Stacks
@@ -48,9 +51,12 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
+@pytest.mark.parametrize("overwrites", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"momentum": 0.9, "terms": (Prox(0.5),)}, {"optimizer": "adam"}], ids=str)
-def test_captured_is_launched(changes: dict[str, Any], blobs: Make, replays: list[str]) -> None:
+def test_captured_is_launched(changes: dict[str, Any], overwrites: bool, blobs: Make, replays: list[str]) -> None:
     captured, launched, train, rows, cohort = on("cpu", blobs, **changes)
+    for run in (captured, launched) if overwrites else ():
+        run.client = replace(run.client, descent=partial(descend, run.task))  # as on a GPU
     given = {name: row.clone() for name, row in rows.items()}
     for _ in range(3):
         a, b = captured(train, rows, cohort), launched(train, rows, cohort)

@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -95,6 +96,7 @@ class Compiled(Stacked):
 
     def __init__(self, task: Task, split: Split) -> None:
         super().__init__(task, split)
+        self.client = replace(self.client, descent=None)  # programs overwrite rows by themselves
         self.pieces = pieces_for(task.width * torch.empty((), dtype=task.dtype).element_size())
         self.programs: dict[object, Program] = {}
         self.peels: dict[object, bool] = {}  # learners whose programs take one step and leave its update over

@@ -1,4 +1,4 @@
-"""Convolutions of a stack of clients as matrix products whose left factor is never written down, and max pools.
+"""Convolutions of a stack of clients as matrix products whose left factor is never written down; max pools; moves.
 
     product   y[c, m, o]  =  sum_k  x[c, m, k] w[c, k, o]  (+ b[c, o])      convolution, and its slope in x
     weigh     v[c, o, k]  =  sum_m  g[c, m, o] x[c, m, k]                   its slope in w
@@ -15,6 +15,8 @@ the numbers are; factors of float32 are read as TF32 if `PRECISION` says so.
 
 In the pools m is a window of whichever image, and k a pixel in it; programs take what they write in its order in
 memory, and count from the image they begin in, so that no number but the first place needs 64 bits.
+
+    move      v <- beta v + g + decay w,  w <- w - lr v          some columns of a row, in place
 
 This module needs Triton, which comes with torch where there is a GPU; `convolve` does without it.
 """
@@ -242,3 +244,36 @@ def spread(
     slope = tl.load(g + image + at, mask=some, other=0.0)
     here = some & (chosen == (row % KH) * KW + column % KW)
     tl.store(u + first + tl.arange(0, BLOCK), tl.where(here, slope, 0.0), mask=inside)
+
+
+@triton.jit
+def move(
+    w,
+    v,
+    g,
+    lr,
+    n,  # numbers of one client
+    tiles,  # programs for one client
+    w_client,
+    v_client,
+    g_client,  # 0 where all have the same
+    beta,
+    decay,
+    MOMENTUM: tl.constexpr,
+    DECAYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """v <- beta v + g + decay w, w <- w - lr v: some columns of every client's row, in place."""
+    client = (tl.program_id(0) // tiles).to(tl.int64)
+    k = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
+    inside = k < n
+    w += client * w_client
+    old = tl.load(w + k, mask=inside, other=0.0)
+    step = tl.load(g + client * g_client + k, mask=inside, other=0.0)
+    if DECAYS:
+        step += decay * old
+    if MOMENTUM:
+        v += client * v_client
+        step += beta * tl.load(v + k, mask=inside, other=0.0)
+        tl.store(v + k, step, mask=inside)
+    tl.store(w + k, old - tl.load(lr + client) * step, mask=inside)

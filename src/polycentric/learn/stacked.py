@@ -5,7 +5,7 @@ clients still at work are a prefix of the rows: nobody waits, and nothing is com
 steps between two departures are a *stretch*, all of one shape; on a GPU the steps of a shape that comes often are
 captured once as CUDA graphs and replayed, several in a row, since launching a step's many small kernels costs more than
 running them. A captured step and a launched one give the same bits, so it does not matter when a capture is made.
-Convolutions and max pools run as kernels of our own there (`convolve`, `pools`).
+Convolutions and max pools run as kernels of our own there (`convolve`, `pools`), and models move in place (`in_place`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -31,6 +31,7 @@ from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Plan, Schedule, rows_at
 from .executor import Client, Learner
+from .in_place import descend
 from .instead import convolving
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
@@ -46,9 +47,10 @@ class Stacked:
 
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
-        self.client = Client(task, gradient)
+        on_gpu = task.device.type == "cuda"
+        self.client = Client(task, gradient, partial(descend, task) if on_gpu else None)
         draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in task.module.modules())
-        self.captures = task.device.type == "cuda" and not draws
+        self.captures = on_gpu and not draws
         self.graphs: dict[object, Captured] = {}
         self.seen: Counter[object] = Counter()  # steps of every shape so far
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
@@ -99,6 +101,8 @@ class Stacked:
         index, weight = schedule.index[:, :active], schedule.weight[:, :active]
         key = (learner, tuple(index.shape[1:]), *((name, value.shape) for name, value in (carry | rows).items()))
         if not self.captures or not (key in self.graphs or self._worth_it(key, len(steps), carry | rows)):
+            if steps.start == 0 and self.client.descent is not None:  # it overwrites what is carried
+                carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
             for s in steps:
                 carry = step(carry, rows, self._batch(index[s], weight[s]))
             return carry
