@@ -4,7 +4,8 @@
     python benchmarks/steps.py --cases 100x20 --precision tf32
     python benchmarks/steps.py --device cpu --small             # does it work at all?
 
-A way is a set of pieces: `pools` (max pools by kernels of our own), `place` (models move in place, layer by layer).
+A way is a set of pieces: `pools` (max pools by kernels of our own), `place` (models move in place, layer by layer),
+`frames` (zeros around images are written with the images).
 On a GPU a step is a tenth of ten captured ones, replayed; the fastest of a few counts. `apart` is how far the models
 of a way are from those of the plain way after ten steps, `bits` whether two calls gave the same.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from unittest import mock
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from polycentric.bench import Work, federation
 from polycentric.cohort import Cohort
-from polycentric.learn import Stacked, Train, pools
+from polycentric.learn import Stacked, Train, convolve, pools
 from polycentric.learn.in_place import descend
 from polycentric.learn.stacked import RUNS, Captured
 from polycentric.machine import device_of, use_precision
@@ -35,7 +36,7 @@ CASES = {  # model, classes, clients, batch, momentum
     "60x10": ("mnist-cnn", 10, 60, 10, 0.9),
     "60x10-small": ("fmnist-cnn", 10, 60, 10, 0.9),
 }
-WAYS = ((), ("pools",), ("place",), ("pools", "place"))
+WAYS = ((), ("pools",), ("place",), ("frames",), ("pools", "place", "frames"))
 STEPS = 10
 BEGAN = time.perf_counter()
 
@@ -70,12 +71,24 @@ class Case:
 
 @contextmanager
 def having(way: tuple[str, ...]) -> Iterator[None]:
-    """Our pools, or torch's."""
-    if "pools" in way:
+    """Our pools and frames, or torch's."""
+    with ExitStack() as changed:
+        if "pools" not in way:
+            changed.enter_context(mock.patch.object(pools, "_worth", lambda x: False))
+        if "frames" not in way:
+            changed.enter_context(mock.patch.object(convolve, "framed", zeros_and_copies))
         yield
-        return
-    with mock.patch.object(pools, "_worth", lambda x: False):
-        yield
+
+
+def zeros_and_copies(stack: Tensor, frame: convolve.Frame, last: bool) -> Tensor:
+    (c, images, channels, h, w), ((height, width), (top, left), (sh, sw)) = stack.shape, frame
+    if frame.size == (h, w):
+        return stack.permute(0, 1, 3, 4, 2).contiguous()
+    size = (c, images, height, width, channels) if last else (c, images, channels, height, width)
+    framed = stack.new_zeros(size)
+    inside = framed.permute(0, 1, 4, 2, 3) if last else framed
+    inside[..., top : top + h * sh : sh, left : left + w * sw : sw] = stack
+    return framed
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, times: int = 4) -> float:
@@ -114,7 +127,7 @@ def measured(case: Case, device: torch.device) -> None:
             graph = next(iter(run.graphs.values()), None)
             alone = whole if graph is None else milliseconds(partial(replayed, graph, case.steps), device)
         say(
-            f"{case.words}: {'+'.join(way) or 'plain':12s} {alone / case.steps:7.3f} ms a step"
+            f"{case.words}: {'+'.join(way) or 'plain':18s} {alone / case.steps:7.3f} ms a step"
             f" ({whole:7.2f} ms all {case.steps} and around them), apart {off:.1e}, {bits} bits twice"
         )
         del run, graph, models, again

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from polycentric.learn import convolve as module
-from polycentric.learn.convolve import Geometry, Tile, convolve
+from polycentric.learn.convolve import Frame, Geometry, Tile, convolve
 from polycentric.learn.convolve import _Convolution as Convolution
 from polycentric.learn.convolve import _SlopeInW as SlopeInW
 from polycentric.learn.convolve import _SlopeInX as SlopeInX
@@ -295,6 +295,31 @@ def test_what_lies_outside_is_read_by_nobody() -> None:
     assert torch.equal(module.product(case.x, case.w, case.b, case.how).isfinite(), y.isfinite())
 
 
+FRAMES = [  # channels, height and width; the frame
+    (1, 4, 5, Frame((8, 9), (2, 2))),
+    (3, 4, 5, Frame((8, 9), (2, 2))),
+    (70, 3, 2, Frame((3, 2), (0, 0))),
+    (6, 3, 4, Frame((12, 9), (2, 1), (4, 2))),
+    (2, 9, 30, Frame((20, 61), (0, 1), (2, 2))),
+]
+
+
+def in_frames(shape: Any, last: bool, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Images in their frames: ours, and as zeros that pixels are copied into."""
+    channels, height, width, frame = shape
+    x = torch.randn(2, 3, channels, height, width, generator=torch.Generator().manual_seed(0)).to(device)
+    expected, ((top, left), (down, right)) = x.new_zeros(2, 3, channels, *frame.size), frame[1:]
+    expected[..., top : top + height * down : down, left : left + width * right : right] = x
+    return module.framed(x, frame, last), expected.movedim(2, -1) if last else expected
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", FRAMES, ids=str)
+def test_a_frame_is_zero_around_and_between_the_pixels(shape: Any, last: bool) -> None:
+    assert torch.equal(*in_frames(shape, last))
+
+
 @pytest.mark.usefixtures("interpreted")
 def test_a_border_wider_than_the_kernel() -> None:
     case = Case(WIDE)
@@ -357,6 +382,12 @@ def test_on_a_gpu_the_kernels_convolve(gpu: str, shape: Any) -> None:
     assert close(SlopeInW.apply(case.x, case.g, case.how).cpu(), exact[2])
     for parts in (1, 2):
         assert close(module.slope_in_w(case.x, case.g, case.how, parts=parts).cpu(), exact[2])
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [*FRAMES, (64, 14, 14, Frame((18, 18), (2, 2)))], ids=str)
+def test_on_a_gpu_a_frame_is_zero_around_and_between_the_pixels(gpu: str, shape: Any, last: bool) -> None:
+    assert torch.equal(*in_frames(shape, last, gpu))
 
 
 def test_on_a_gpu_factors_are_rounded_only_if_torch_may(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ Pair = tuple[int, int]
 Backend = Literal["torch", "triton"]
 
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
+FRAMED = 64  # pixels of a frame that a program writes, with up to as many channels
 BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
 
 
@@ -368,20 +369,31 @@ def _laid(stack: Tensor, frame: Frame | None = None, last: bool = False) -> tupl
     With a frame it has zeros around its images; with `last` their channels lie together, otherwise their pixels do.
     """
     shared = stack.stride(0) == 0
-    stack = stack[:1] if shared else stack
-    if frame is not None:
-        (height, width), (top, left), (sh, sw) = frame
-        if (height, width) != _sides(stack):
-            c, images, channels, h, w = stack.shape
-            size = (c, images, height, width, channels) if last else (c, images, channels, height, width)
-            framed = stack.new_zeros(size)
-            inside = framed.permute(0, 1, 4, 2, 3) if last else framed
-            inside[..., top : top + h * sh : sh, left : left + w * sw : sw] = stack
-            stack = framed
-        elif last:
-            stack = stack.permute(0, 1, 3, 4, 2)
-    stack = stack.contiguous()
+    stack = (stack[:1] if shared else stack).contiguous()
+    if frame is not None and (frame.size != _sides(stack) or (last and stack.shape[2] > 1)):
+        stack = framed(stack, frame, last)
     return stack, 0 if shared else stack.stride(0)
+
+
+def framed(stack: Tensor, frame: Frame, last: bool) -> Tensor:
+    """Images in their frames, by our kernel: zeros and pixels in one pass."""
+    from . import kernels
+
+    (c, images, channels, *image), (height, width) = stack.shape, frame.size
+    if last and channels > 1:
+        out = stack.new_empty(c, images, height, width, channels)
+        together, pixels = min(64, _power(channels)), FRAMED
+    else:  # one channel lies with itself
+        out = stack.new_empty((c, images, height, width, 1) if last else (c, images, channels, height, width))
+        images, channels, together = images * channels, 1, 1
+        pixels = min(16 * FRAMED, max(FRAMED, _power(height * width)))
+    if out.numel():
+        tiles = -(-height * width // pixels) * -(-channels // together)
+        with _on(stack):
+            kernels.frame[(c * images * tiles,)](
+                *(stack, out, tiles, channels, *image, height, width, *frame.first, *frame.step, together, pixels)
+            )
+    return out
 
 
 def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -10,6 +10,8 @@ last one again, and do not write it. A grid program computes a tile for one clie
 but shapes; nothing is added by atomic operations, so the same input gives the same bits. Sums are in float32 whatever
 the numbers are; factors of float32 are read as TF32 if `PRECISION` says so.
 
+    frame     an image with zeros around it, and perhaps between its pixels; channels last if there are several
+
     largest   y[m] = max of the window m, and its place there    gather   y[m] = u[m, place[m]]
     spread    u[m, k] = g[m] if k is place[m], otherwise 0       its slope
 
@@ -156,6 +158,44 @@ def weigh(
 
     v += (tl.program_id(2) * clients + client) * (GC * K)
     tl.store(v + (o[:, None] * K + k[None, :]), total, mask=(o[:, None] < GC) & (k[None, :] < K))
+
+
+@triton.jit
+def frame(
+    x,
+    y,
+    tiles,  # programs for one image
+    XC: tl.constexpr,
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    TOP: tl.constexpr,
+    LEFT: tl.constexpr,
+    SH: tl.constexpr,
+    SW: tl.constexpr,
+    BC: tl.constexpr,
+    BP: tl.constexpr,
+):
+    """x is (image, XC, XH, XW), y is (image, YH, YW, XC): read pixel by pixel, written channel by channel."""
+    CHANNELS: tl.constexpr = (XC + BC - 1) // BC
+    image = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    pixel = (tile // CHANNELS) * BP + tl.arange(0, BP)
+    down, right = pixel // YW - TOP, pixel % YW - LEFT
+    row, column = tl.maximum(down, 0) // SH, tl.maximum(right, 0) // SW
+    some = (down >= 0) & (right >= 0) & (row < XH) & (column < XW) & (row * SH == down) & (column * SW == right)
+    x += image * (XC * XH * XW)
+    y += image * (XC * YH * YW)
+    if XC == 1:
+        found = tl.load(x + (row * XW + column), mask=some, other=0.0)
+        tl.store(y + pixel, found, mask=pixel < YH * YW)
+    else:
+        channel = (tile % CHANNELS) * BC + tl.arange(0, BC)
+        place = channel[:, None] * (XH * XW) + (row * XW + column)[None, :]
+        found = tl.load(x + place, mask=some[None, :] & (channel[:, None] < XC), other=0.0)
+        to = y + (pixel[:, None] * XC + channel[None, :])
+        tl.store(to, tl.trans(found), mask=(pixel[:, None] < YH * YW) & (channel[None, :] < XC))
 
 
 @triton.jit
