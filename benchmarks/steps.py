@@ -5,7 +5,7 @@
     python benchmarks/steps.py --device cpu --small             # does it work at all?
 
 A way is a set of pieces: `pools` (max pools by kernels of our own), `place` (models move in place, layer by layer),
-`frames` (zeros around images are written with the images).
+`frames` (zeros around images are written with the images), `lines` (rows begin with a line of memory).
 On a GPU a step is a tenth of ten captured ones, replayed; the fastest of a few counts. `apart` is how far the models
 of a way are from those of the plain way after ten steps, `bits` whether two calls gave the same.
 """
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from polycentric.bench import Work, federation
 from polycentric.cohort import Cohort
-from polycentric.learn import Stacked, Train, convolve, pools
+from polycentric.learn import Stacked, Train, convolve, pools, stacked
 from polycentric.learn.in_place import descend
 from polycentric.learn.stacked import RUNS, Captured
 from polycentric.machine import device_of, use_precision
@@ -36,7 +36,8 @@ CASES = {  # model, classes, clients, batch, momentum
     "60x10": ("mnist-cnn", 10, 60, 10, 0.9),
     "60x10-small": ("fmnist-cnn", 10, 60, 10, 0.9),
 }
-WAYS = ((), ("pools",), ("place",), ("frames",), ("pools", "place", "frames"))
+PIECES = ("pools", "frames", "place", "lines")
+WAYS = ((), ("pools",), ("frames",), ("place",), ("place", "lines"), PIECES)
 STEPS = 10
 BEGAN = time.perf_counter()
 
@@ -71,13 +72,19 @@ class Case:
 
 @contextmanager
 def having(way: tuple[str, ...]) -> Iterator[None]:
-    """Our pools and frames, or torch's."""
+    """Our pools, frames and rows, or torch's."""
     with ExitStack() as changed:
         if "pools" not in way:
             changed.enter_context(mock.patch.object(pools, "_worth", lambda x: False))
         if "frames" not in way:
             changed.enter_context(mock.patch.object(convolve, "framed", zeros_and_copies))
+        if "lines" not in way:
+            changed.enter_context(mock.patch.object(stacked, "room_for", end_to_end))
         yield
+
+
+def end_to_end(like: Tensor) -> Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def zeros_and_copies(stack: Tensor, frame: convolve.Frame, last: bool) -> Tensor:
@@ -127,7 +134,7 @@ def measured(case: Case, device: torch.device) -> None:
             graph = next(iter(run.graphs.values()), None)
             alone = whole if graph is None else milliseconds(partial(replayed, graph, case.steps), device)
         say(
-            f"{case.words}: {'+'.join(way) or 'plain':18s} {alone / case.steps:7.3f} ms a step"
+            f"{case.words}: {'+'.join(way) or 'plain':25s} {alone / case.steps:7.3f} ms a step"
             f" ({whole:7.2f} ms all {case.steps} and around them), apart {off:.1e}, {bits} bits twice"
         )
         del run, graph, models, again

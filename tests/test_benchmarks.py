@@ -70,7 +70,7 @@ def test_the_rounds_for_a_gpu_are_measured_on_a_processor(script: Script) -> Non
 def test_steps_of_a_stack_are_measured_on_a_processor(script: Script) -> None:
     said = script("steps", "--device cpu --small --cases 60x10-small --rows 2")
     ways = [line for line in said if "ms a step (" in line]
-    assert len(ways) == 5 and all("the same bits" in line for line in ways) and "aten::" in "".join(said)
+    assert len(ways) == 6 and all("the same bits" in line for line in ways) and "aten::" in "".join(said)
 
 
 @pytest.mark.skipif("POLYCENTRIC_DATA" not in os.environ, reason="unipen62 is found through POLYCENTRIC_DATA")

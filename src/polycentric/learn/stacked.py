@@ -39,6 +39,7 @@ OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # the same, with t
 LONG = 8  # steps in a row that make a capture worth its cost
 RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
 OFTEN = 32  # steps of one shape, in all, that do
+LINE = 64  # bytes
 COPIES = 2 << 30  # bytes of rows that captures may hold; their working memory they share: one is at work at a time
 
 
@@ -100,16 +101,18 @@ class Stacked:
         active = len(next(iter(carry.values())))
         index, weight = schedule.index[:, :active], schedule.weight[:, :active]
         key = (learner, tuple(index.shape[1:]), *((name, value.shape) for name, value in (carry | rows).items()))
-        if not self.captures or not (key in self.graphs or self._worth_it(key, len(steps), carry | rows)):
-            if steps.start == 0 and self.client.descent is not None:  # it overwrites what is carried
-                carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
-            for s in steps:
-                carry = step(carry, rows, self._batch(index[s], weight[s]))
-            return carry
+        stays = self.client.descent is not None  # what is carried is overwritten, and stays where it is
 
         def one(carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
-            return step(carry, rows, self._batch(index, weight))
+            new = step(carry, rows, self._batch(index, weight))
+            return {name: carry[name].copy_(value) for name, value in new.items()} if stays else new
 
+        if not self.captures or not (key in self.graphs or self._worth_it(key, len(steps), carry | rows)):
+            if stays and steps.start == 0:
+                carry = {name: room_for(value).copy_(value) for name, value in carry.items()}
+            for s in steps:
+                carry = one(carry, rows, index[s], weight[s])
+            return carry
         if key not in self.graphs:
             self.graphs[key] = Captured(one, carry, rows, index[0], weight[0], self.pool)
         at = slice(steps.start, steps.stop)
@@ -144,7 +147,7 @@ class Captured:
 
     def __init__(self, step: OnBatch, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor, pool: Any) -> None:
         self.pool = pool
-        self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
+        self.carry = {name: room_for(value).copy_(value) for name, value in carry.items()}
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
         self.bytes = _bytes(carry | rows)
         self.index, self.weight = (t.expand(RUNS[0], *t.shape).clone() for t in (index, weight))
@@ -165,7 +168,7 @@ class Captured:
                 self.replays[run] = recorded(partial(self._take, run, step), self.pool)
             self.replays[run]()
             first += run
-        return {name: value.clone() for name, value in self.carry.items()}
+        return {name: room_for(value).copy_(value) for name, value in self.carry.items()}
 
     def _take(self, steps: int, step: OnBatch) -> None:
         now = self.carry
@@ -214,6 +217,14 @@ def stretches(steps: list[int]) -> Iterator[tuple[int, int, int]]:
         active -= 1
         while active and steps[active - 1] == last:
             active -= 1
+
+
+def room_for(like: Tensor) -> Tensor:
+    """Room for rows, each beginning with a line of memory: what reads or writes many numbers at once can do so."""
+    if like.dim() != 2:
+        return torch.empty_like(like, memory_format=torch.contiguous_format)
+    line = LINE // like.element_size()
+    return like.new_empty(len(like), -(-like.shape[1] // line) * line)[:, : like.shape[1]]
 
 
 def _bytes(stacks: Stacks) -> int:
