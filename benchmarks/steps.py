@@ -1,11 +1,12 @@
 """Milliseconds of one training step of a stack of clients, with and without what makes it faster on a GPU.
 
-    python benchmarks/steps.py                                  # all cases on the GPU, and the kernels of the last way
+    python benchmarks/steps.py                                  # all cases on the GPU, and the kernels of the last two ways
     python benchmarks/steps.py --cases 100x20 --precision tf32
     python benchmarks/steps.py --device cpu --small             # does it work at all?
 
 A way is a set of pieces: `pools` (max pools by kernels of our own), `place` (models move in place, layer by layer),
-`frames` (zeros around images are written with the images), `lines` (rows begin with a line of memory).
+`frames` (zeros around images are written with the images), `lines` (rows begin with a line of memory), `dense` (dense
+layers by a kernel of our own).
 On a GPU a step is a tenth of ten captured ones, replayed; the fastest of a few counts. `apart` is how far the models
 of a way are from those of the plain way after ten steps, `bits` whether two calls gave the same.
 """
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from polycentric.bench import Work, federation
 from polycentric.cohort import Cohort
-from polycentric.learn import Stacked, Train, convolve, pools, stacked
+from polycentric.learn import Stacked, Train, convolve, dense, pools, stacked
 from polycentric.learn.in_place import descend
 from polycentric.learn.stacked import RUNS, Captured
 from polycentric.machine import device_of, use_precision
@@ -36,8 +37,8 @@ CASES = {  # model, classes, clients, batch, momentum
     "60x10": ("mnist-cnn", 10, 60, 10, 0.9),
     "60x10-small": ("fmnist-cnn", 10, 60, 10, 0.9),
 }
-PIECES = ("pools", "frames", "place", "lines")
-WAYS = ((), ("pools",), ("frames",), ("place",), ("place", "lines"), PIECES)
+MOST = ("pools", "frames", "place", "lines")
+WAYS = ((), ("pools",), ("frames",), ("place", "lines"), MOST, (*MOST, "dense"))
 STEPS = 10
 BEGAN = time.perf_counter()
 
@@ -72,10 +73,12 @@ class Case:
 
 @contextmanager
 def having(way: tuple[str, ...]) -> Iterator[None]:
-    """Our pools, frames and rows, or torch's."""
+    """Our pools, frames, rows and dense layers, or torch's."""
     with ExitStack() as changed:
         if "pools" not in way:
             changed.enter_context(mock.patch.object(pools, "_worth", lambda x: False))
+        if "dense" not in way:
+            changed.enter_context(mock.patch.object(dense, "_worth", lambda x, w: False))
         if "frames" not in way:
             changed.enter_context(mock.patch.object(convolve, "framed", zeros_and_copies))
         if "lines" not in way:
@@ -134,18 +137,18 @@ def measured(case: Case, device: torch.device) -> None:
             graph = next(iter(run.graphs.values()), None)
             alone = whole if graph is None else milliseconds(partial(replayed, graph, case.steps), device)
         say(
-            f"{case.words}: {'+'.join(way) or 'plain':25s} {alone / case.steps:7.3f} ms a step"
+            f"{case.words}: {'+'.join(way) or 'plain':31s} {alone / case.steps:7.3f} ms a step"
             f" ({whole:7.2f} ms all {case.steps} and around them), apart {off:.1e}, {bits} bits twice"
         )
         del run, graph, models, again
 
 
-def profiled(case: Case, device: torch.device, rows: int) -> None:
-    """Kernels of the last way by time, launched one by one."""
+def profiled(case: Case, device: torch.device, rows: int, way: tuple[str, ...]) -> None:
+    """Kernels of a way by time, launched one by one."""
     from torch.profiler import ProfilerActivity, profile
 
     cuda = device.type == "cuda"
-    run = case.executor(WAYS[-1])
+    run = case.executor(way)
     run.captures = False
     case.models(run)
     wait(device)
@@ -155,7 +158,7 @@ def profiled(case: Case, device: torch.device, rows: int) -> None:
     found = seen.key_averages()
     spent = {k.key: (k.self_device_time_total if cuda else k.self_cpu_time_total, k.count) for k in found}
     total = sum(own for own, _ in spent.values()) or 1.0
-    say(f"{case.words}: {total / 1e3 / case.steps:.3f} ms a step in kernels")
+    say(f"{case.words}: {'+'.join(way)}: {total / 1e3 / case.steps:.3f} ms a step in kernels")
     for name, (own, count) in sorted(spent.items(), key=lambda item: -item[1][0])[:rows]:
         each = own / 1e3 / case.steps
         say(f"  {own / total:6.1%} {each:8.4f} ms a step {count / case.steps:6.1f} x  {name[:100]}")
@@ -175,8 +178,9 @@ def main() -> None:
     for name in asked.cases:
         case = Case(name, device, asked.small)
         measured(case, device)
-        if asked.rows:
-            profiled(case, device, asked.rows)
+        for way in WAYS[-2:] if asked.rows else ():
+            with having(way):
+                profiled(case, device, asked.rows, way)
 
 
 if __name__ == "__main__":

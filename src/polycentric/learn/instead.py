@@ -1,6 +1,6 @@
 """Torch's functions that have kernels of our own on a GPU, put in their places.
 
-with convolving(device):        # what calls conv1d, conv2d or max_pool2d in here, such as nn.Conv2d, calls ours
+with convolving(device):        # what calls conv1d, conv2d, max_pool2d or linear in here calls ours
     step(...)
 """
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from .convolve import Call, convolve, has_triton
+from .dense import LinearCall, dense
 from .pools import PoolCall, pool
 
 POOLS = (F.max_pool2d, torch.max_pool2d)
@@ -22,7 +23,7 @@ POOLS = (F.max_pool2d, torch.max_pool2d)
 
 @contextlib.contextmanager
 def convolving(device: torch.device) -> Iterator[None]:
-    """Within it, convolutions and max pools on a GPU are ours; what our kernels cannot do stays as it is."""
+    """Within it, convolutions, max pools and dense layers on a GPU are ours, where our kernels know them."""
     if device.type != "cuda" or not has_triton():
         yield
         return
@@ -31,7 +32,7 @@ def convolving(device: torch.device) -> Iterator[None]:
 
 
 class Instead(TorchFunctionMode):
-    """Puts `convolve` and `pool` in the places of torch's own."""
+    """Puts `convolve`, `pool` and `dense` in the places of torch's own."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -45,4 +46,8 @@ class Instead(TorchFunctionMode):
             asked = PoolCall(*args, **kwargs)
             if asked.ours():
                 return pool(asked.input, asked.kernel_size)
+        elif func is F.linear:
+            layer = LinearCall(*args, **kwargs)
+            if layer.ours():
+                return dense(*layer)
         return func(*args, **kwargs)

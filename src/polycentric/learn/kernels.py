@@ -12,6 +12,8 @@ the numbers are; factors of float32 are read as TF32 if `PRECISION` says so.
 
     frame     an image with zeros around it, and perhaps between its pixels; channels last if there are several
 
+    multiply  y[c]  =  a[c] b[c]                                            few rows, or few summands
+
     largest   y[m] = max of the window m, and its place there    gather   y[m] = u[m, place[m]]
     spread    u[m, k] = g[m] if k is place[m], otherwise 0       its slope
 
@@ -158,6 +160,45 @@ def weigh(
 
     v += (tl.program_id(2) * clients + client) * (GC * K)
     tl.store(v + (o[:, None] * K + k[None, :]), total, mask=(o[:, None] < GC) & (k[None, :] < K))
+
+
+@triton.jit
+def multiply(
+    a,
+    b,
+    y,
+    tiles,  # programs for one client
+    a_client,  # from client to client; 0 where all have the same
+    b_client,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    AROW: tl.constexpr,  # from row to row of a, from column to column; and so for b
+    ACOL: tl.constexpr,
+    BROW: tl.constexpr,
+    BCOL: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """a is (client, M, K), b is (client, K, N), y is (client, M, N)."""
+    COLUMNS: tl.constexpr = (N + BN - 1) // BN
+    client = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    m = (tile // COLUMNS) * BM + tl.arange(0, BM)
+    n = (tile % COLUMNS) * BN + tl.arange(0, BN)
+    a += client * a_client
+    b += client * b_client
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for first in range(0, K, BK):
+        k = first + tl.arange(0, BK)
+        a_here, b_here = (m[:, None] < M) & (k[None, :] < K), (k[:, None] < K) & (n[None, :] < N)
+        left = tl.load(a + (m[:, None] * AROW + k[None, :] * ACOL), mask=a_here, other=0.0)
+        right = tl.load(b + (k[:, None] * BROW + n[None, :] * BCOL), mask=b_here, other=0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    y += client * (M * N)
+    tl.store(y + (m[:, None] * N + n[None, :]), total, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
 @triton.jit
