@@ -1,8 +1,8 @@
 """Milliseconds of one training step of a stack of clients, with and without what makes it faster on a GPU.
 
-    python benchmarks/steps.py                                  # all cases on the GPU, and the kernels of the last two ways
+    python benchmarks/steps.py                            # all cases on the GPU, and the kernels of the last two ways
     python benchmarks/steps.py --cases 100x20 --precision tf32
-    python benchmarks/steps.py --device cpu --small             # does it work at all?
+    python benchmarks/steps.py --device cpu --small       # does it work at all?
 
 A way is a set of pieces: `pools` (max pools by kernels of our own), `place` (models move in place, layer by layer),
 `frames` (zeros around images are written with the images), `lines` (rows begin with a line of memory), `dense` (dense

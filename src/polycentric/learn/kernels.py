@@ -170,35 +170,35 @@ def multiply(
     tiles,  # programs for one client
     a_client,  # from client to client; 0 where all have the same
     b_client,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    AROW: tl.constexpr,  # from row to row of a, from column to column; and so for b
-    ACOL: tl.constexpr,
-    BROW: tl.constexpr,
-    BCOL: tl.constexpr,
+    rows,  # of a and y
+    columns,  # of b and y
+    inner,
+    a_row,  # from row to row of a, from column to column; and so for b
+    a_column,
+    b_row,
+    b_column,
     PRECISION: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """a is (client, M, K), b is (client, K, N), y is (client, M, N)."""
-    COLUMNS: tl.constexpr = (N + BN - 1) // BN
+    """a is (client, rows, inner), b is (client, inner, columns), y is (client, rows, columns)."""
+    across = tl.cdiv(columns, BN)
     client = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
-    m = (tile // COLUMNS) * BM + tl.arange(0, BM)
-    n = (tile % COLUMNS) * BN + tl.arange(0, BN)
+    m = (tile // across) * BM + tl.arange(0, BM)
+    n = (tile % across) * BN + tl.arange(0, BN)
     a += client * a_client
     b += client * b_client
     total = tl.zeros((BM, BN), dtype=tl.float32)
-    for first in range(0, K, BK):
+    for first in range(0, inner, BK):
         k = first + tl.arange(0, BK)
-        a_here, b_here = (m[:, None] < M) & (k[None, :] < K), (k[:, None] < K) & (n[None, :] < N)
-        left = tl.load(a + (m[:, None] * AROW + k[None, :] * ACOL), mask=a_here, other=0.0)
-        right = tl.load(b + (k[:, None] * BROW + n[None, :] * BCOL), mask=b_here, other=0.0)
+        a_here, b_here = (m[:, None] < rows) & (k[None, :] < inner), (k[:, None] < inner) & (n[None, :] < columns)
+        left = tl.load(a + (m[:, None] * a_row + k[None, :] * a_column), mask=a_here, other=0.0)
+        right = tl.load(b + (k[:, None] * b_row + n[None, :] * b_column), mask=b_here, other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    y += client * (M * N)
-    tl.store(y + (m[:, None] * N + n[None, :]), total, mask=(m[:, None] < M) & (n[None, :] < N))
+    y += client * rows * columns
+    tl.store(y + (m[:, None] * columns + n[None, :]), total, mask=(m[:, None] < rows) & (n[None, :] < columns))
 
 
 @triton.jit
