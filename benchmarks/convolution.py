@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from polycentric.bench import Race, Work, federation
-from polycentric.learn import convolve
+from polycentric.learn import convolve, instead
 from polycentric.learn.convolve import Geometry, Tile
 from polycentric.learn.stacked import RUNS, Captured
 from polycentric.machine import device_of
@@ -144,7 +144,7 @@ def whole(clients: int, steps: int, batch: int) -> None:
     limit = it.others()["limit"]
     models, said = {}, []
     for name, triton in (("cuDNN", False), ("ours", True)):
-        with mock.patch.object(convolve, "has_triton", lambda triton=triton: triton):
+        with mock.patch.object(instead, "has_triton", lambda triton=triton: triton):
             way, simulation = it.ours("stacked")
             models[name] = way()
             way()

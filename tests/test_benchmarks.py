@@ -67,6 +67,12 @@ def test_the_rounds_for_a_gpu_are_measured_on_a_processor(script: Script) -> Non
     assert row["ms"].keys() == {"ours", "plain", "limit"} and row["apart"] < 1e-6 and "aten::" in "".join(said)
 
 
+def test_steps_of_a_stack_are_measured_on_a_processor(script: Script) -> None:
+    said = script("steps", "--device cpu --small --cases 60x10-small --rows 2")
+    ways = [line for line in said if "ms a step (" in line]
+    assert len(ways) == 6 and all("the same bits" in line for line in ways) and "aten::" in "".join(said)
+
+
 @pytest.mark.skipif("POLYCENTRIC_DATA" not in os.environ, reason="unipen62 is found through POLYCENTRIC_DATA")
 def test_fesem_over_a_few_writers_is_measured(script: Script) -> None:
     said = script("fesem_writers", "--device cpu --model logistic --writers 5 --most 8 --seconds 0")

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,8 @@ from polycentric import Federation, Prox, Stacked, Task, Train
 from polycentric.cohort import Cohort
 from polycentric.learn import stacked
 from polycentric.learn.batches import Plan
-from polycentric.learn.stacked import LONG, RUNS, Captured, rung
+from polycentric.learn.in_place import descend
+from polycentric.learn.stacked import LONG, RUNS, Captured, room_for, rung
 from polycentric.models import mlp
 from polycentric.stack import Stacks
 
@@ -51,15 +53,31 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize("changes", [{}, {"momentum": 0.9, "terms": (Prox(0.5),)}, {"optimizer": "adam"}], ids=str)
-def test_captured_is_launched(changes: dict[str, Any], blobs: Make, replays: list[str]) -> None:
+CHANGES: list[dict[str, Any]] = [{}, {"momentum": 0.9, "terms": (Prox(0.5),)}, {"optimizer": "adam"}]
+CHANGES.append({"terms": (Prox(0.5, implicit=True),)})  # puts another row in the place of the one that moved
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_captured_is_launched(changes: dict[str, Any], overwrites: bool, blobs: Make, replays: list[str]) -> None:
     captured, launched, train, rows, cohort = on("cpu", blobs, **changes)
+    for run in (captured, launched) if overwrites else ():
+        run.client = replace(run.client, descent=partial(descend, run.task))  # as on a GPU
     given = {name: row.clone() for name, row in rows.items()}
     for _ in range(3):
         a, b = captured(train, rows, cohort), launched(train, rows, cohort)
         assert all(torch.equal(a[name], b[name]) for name in b)
     assert all(torch.equal(rows[name], given[name]) for name in rows)
     assert any(word.startswith("replay") for word in replays)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 16, 17, 100])
+def test_rows_have_room_to_begin_with_a_line(width: int, dtype: torch.dtype) -> None:
+    room = room_for(torch.empty(1, width, dtype=dtype).expand(3, -1))
+    assert room.shape == (3, width) and room.dtype == dtype and room.stride(1) == 1
+    assert room.stride(0) * room.element_size() % 64 == 0 and width <= room.stride(0) < width + 16
+    assert room_for(torch.empty(3, dtype=dtype)).shape == (3,)
 
 
 def test_a_stretch_takes_few_replays_and_graphs_are_recorded_once(blobs: Make, replays: list[str]) -> None:

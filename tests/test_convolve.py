@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from polycentric.learn import convolve as module
-from polycentric.learn.convolve import Geometry, Tile, convolve, convolving
+from polycentric.learn.convolve import Frame, Geometry, Tile, convolve
 from polycentric.learn.convolve import _Convolution as Convolution
 from polycentric.learn.convolve import _SlopeInW as SlopeInW
 from polycentric.learn.convolve import _SlopeInX as SlopeInX
+from polycentric.learn.instead import Instead, convolving
 
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
@@ -217,12 +218,12 @@ def test_a_users_convolutions_are_ours_and_images_get_no_slope(monkeypatch: pyte
     for name in ("_product", "_slope_in_x", "_slope_in_w"):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, n=name, f=real: called.append(n) or f(*a))
-    with module._Instead():
+    with Instead():
         ours = slopes(net)
     for a, b in zip(plain, ours, strict=True):
         assert all(close(b[name], a[name]) for name in a)
     called.clear()
-    with module._Instead():
+    with Instead():
         vmap(grad(lambda w, x: functional_call(net, {"first.weight": w}, (x,)).sum(), argnums=0))(
             torch.ones(3, 3, 1, 3, 3).double(), torch.ones(3, 2, 1, 7, 7).double()
         )
@@ -233,7 +234,7 @@ def test_a_users_convolutions_are_ours_and_images_get_no_slope(monkeypatch: pyte
 def test_what_our_kernels_do_not_know_stays_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Convolution, "apply", lambda *_: pytest.fail("not ours"))
     x = torch.randn(2, 4, 6, 6)
-    with module._Instead():
+    with Instead():
         for net in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 2, 3, dilation=2), nn.Conv2d(4, 2, 3, padding="same")):
             net(x)
         nn.Conv2d(4, 2, 3)(x[0])
@@ -294,6 +295,31 @@ def test_what_lies_outside_is_read_by_nobody() -> None:
     assert torch.equal(module.product(case.x, case.w, case.b, case.how).isfinite(), y.isfinite())
 
 
+FRAMES = [  # channels, height and width; the frame
+    (1, 4, 5, Frame((8, 9), (2, 2))),
+    (3, 4, 5, Frame((8, 9), (2, 2))),
+    (70, 3, 2, Frame((3, 2), (0, 0))),
+    (6, 3, 4, Frame((12, 9), (2, 1), (4, 2))),
+    (2, 9, 30, Frame((20, 61), (0, 1), (2, 2))),
+]
+
+
+def in_frames(shape: Any, last: bool, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Images in their frames: ours, and as zeros that pixels are copied into."""
+    channels, height, width, frame = shape
+    x = torch.randn(2, 3, channels, height, width, generator=torch.Generator().manual_seed(0)).to(device)
+    expected, ((top, left), (down, right)) = x.new_zeros(2, 3, channels, *frame.size), frame[1:]
+    expected[..., top : top + height * down : down, left : left + width * right : right] = x
+    return module.framed(x, frame, last), expected.movedim(2, -1) if last else expected
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", FRAMES, ids=str)
+def test_a_frame_is_zero_around_and_between_the_pixels(shape: Any, last: bool) -> None:
+    assert torch.equal(*in_frames(shape, last))
+
+
 @pytest.mark.usefixtures("interpreted")
 def test_a_border_wider_than_the_kernel() -> None:
     case = Case(WIDE)
@@ -322,7 +348,7 @@ def test_what_all_clients_share_is_not_copied() -> None:
 def test_a_stack_of_models_through_the_kernels() -> None:
     net = Net()
     plain = slopes(net)
-    with module._Instead():
+    with Instead():
         ours = slopes(net)
     for a, b in zip(plain, ours, strict=True):
         assert all(close(b[name], a[name]) for name in a)
@@ -356,6 +382,12 @@ def test_on_a_gpu_the_kernels_convolve(gpu: str, shape: Any) -> None:
     assert close(SlopeInW.apply(case.x, case.g, case.how).cpu(), exact[2])
     for parts in (1, 2):
         assert close(module.slope_in_w(case.x, case.g, case.how, parts=parts).cpu(), exact[2])
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [*FRAMES, (64, 14, 14, Frame((18, 18), (2, 2)))], ids=str)
+def test_on_a_gpu_a_frame_is_zero_around_and_between_the_pixels(gpu: str, shape: Any, last: bool) -> None:
+    assert torch.equal(*in_frames(shape, last, gpu))
 
 
 def test_on_a_gpu_factors_are_rounded_only_if_torch_may(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:

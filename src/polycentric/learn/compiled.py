@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,13 +38,12 @@ from ..task import Batch, Task
 from .batches import Plan, Schedule
 from .executor import Learner
 from .peel import peeled
-from .stacked import Stacked, Step
+from .stacked import Stacked, Step, room_for
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
 LARGEST = (32, 8, 2)  # clients in one program: the first of these that fits
 RUNS = (4, 1)  # steps in one program
 GATHERED = (4, 3, 2, 1)  # steps whose batches are gathered together, where a program takes one
-LINE = 64  # bytes
 WIDE = 64 << 10  # bytes of a row from which an update is worth a product of its own
 KEPT = 256  # programs kept for other runs of this process
 
@@ -95,6 +95,7 @@ class Compiled(Stacked):
 
     def __init__(self, task: Task, split: Split) -> None:
         super().__init__(task, split)
+        self.client = replace(self.client, descent=None)  # programs overwrite rows by themselves
         self.pieces = pieces_for(task.width * torch.empty((), dtype=task.dtype).element_size())
         self.programs: dict[object, Program] = {}
         self.peels: dict[object, bool] = {}  # learners whose programs take one step and leave its update over
@@ -123,7 +124,7 @@ class Compiled(Stacked):
     ) -> Stacks:
         if not self.works:
             return super()._stretch(learner, step, carry, rows, schedule, steps)
-        out = {name: _aligned(value) for name, value in carry.items()}
+        out = {name: room_for(value) for name, value in carry.items()}
         for some in _pieces(len(next(iter(out.values()))), self.pieces):
             here = {name: out[name][some].copy_(value[some]) for name, value in carry.items()}
             held = {name: value[some] for name, value in rows.items()}  # often one row, seen many times: no copy
@@ -209,14 +210,6 @@ def _traced(several: Program, flat: list[Tensor]) -> GraphModule:
 def _spare(t: Tensor) -> Tensor:
     """A copy with the same strides; what is seen many times is never overwritten, and needs none."""
     return t if 0 in t.stride() else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
-
-
-def _aligned(like: Tensor) -> Tensor:
-    """Room for rows, each beginning with a line of the cache: products write whole lines then."""
-    if like.dim() != 2:
-        return torch.empty_like(like, memory_format=torch.contiguous_format)
-    line = LINE // like.element_size()
-    return like.new_empty(len(like), -(-like.shape[1] // line) * line)[:, : like.shape[1]]
 
 
 def _is_wide(rows: Tensor) -> bool:

@@ -7,16 +7,13 @@ in the image and in the weight, so three functions are all there is, each the sl
 
 All three take a stack (client, ...) and are differentiated by one another, any number of times. `vmap` over them only
 makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
-
-    with convolving():        # what calls conv1d or conv2d in here, such as nn.Conv2d, calls `convolve`
-        step(...)
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -26,12 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.grad import conv2d_input, conv2d_weight
-from torch.overrides import TorchFunctionMode
 
 Pair = tuple[int, int]
 Backend = Literal["torch", "triton"]
 
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
+FRAMED = 64  # pixels of a frame that a program writes, with up to as many channels
 BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
 
 
@@ -75,31 +72,7 @@ def convolve(
     return y[:, :, 0] if flat else y
 
 
-@contextlib.contextmanager
-def convolving(device: torch.device) -> Iterator[None]:
-    """Within it, `conv1d` and `conv2d` on a GPU are `convolve`; what that cannot do stays as it is."""
-    if device.type != "cuda" or not has_triton():
-        yield
-        return
-    with _Instead():
-        yield
-
-
-class _Instead(TorchFunctionMode):
-    """Puts `convolve` in the place of torch's convolutions."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.conv2d or func is torch.conv1d:
-            call = _Call(*args, **kwargs)
-            if call.ours(4 if func is torch.conv2d else 3):
-                return convolve(call.input, call.weight, call.bias, call.stride, call.padding)
-        return func(*args, **kwargs)
-
-
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """The arguments of `torch.conv2d`."""
 
     input: Tensor
@@ -111,6 +84,7 @@ class _Call(NamedTuple):
     groups: int = 1
 
     def ours(self, axes: int) -> bool:
+        """Whether `convolve` knows it."""
         plain = self.groups == 1 and _pair(self.dilation) == (1, 1) and not isinstance(self.padding, str)
         return plain and self.input.dim() == axes
 
@@ -395,20 +369,31 @@ def _laid(stack: Tensor, frame: Frame | None = None, last: bool = False) -> tupl
     With a frame it has zeros around its images; with `last` their channels lie together, otherwise their pixels do.
     """
     shared = stack.stride(0) == 0
-    stack = stack[:1] if shared else stack
-    if frame is not None:
-        (height, width), (top, left), (sh, sw) = frame
-        if (height, width) != _sides(stack):
-            c, images, channels, h, w = stack.shape
-            size = (c, images, height, width, channels) if last else (c, images, channels, height, width)
-            framed = stack.new_zeros(size)
-            inside = framed.permute(0, 1, 4, 2, 3) if last else framed
-            inside[..., top : top + h * sh : sh, left : left + w * sw : sw] = stack
-            stack = framed
-        elif last:
-            stack = stack.permute(0, 1, 3, 4, 2)
-    stack = stack.contiguous()
+    stack = (stack[:1] if shared else stack).contiguous()
+    if frame is not None and (frame.size != _sides(stack) or (last and stack.shape[2] > 1)):
+        stack = framed(stack, frame, last)
     return stack, 0 if shared else stack.stride(0)
+
+
+def framed(stack: Tensor, frame: Frame, last: bool) -> Tensor:
+    """Images in their frames, by our kernel: zeros and pixels in one pass."""
+    from . import kernels
+
+    (c, images, channels, *image), (height, width) = stack.shape, frame.size
+    if last and channels > 1:
+        out = stack.new_empty(c, images, height, width, channels)
+        together, pixels = min(64, _power(channels)), FRAMED
+    else:  # one channel lies with itself
+        out = stack.new_empty((c, images, height, width, 1) if last else (c, images, channels, height, width))
+        images, channels, together = images * channels, 1, 1
+        pixels = min(16 * FRAMED, max(FRAMED, _power(height * width)))
+    if out.numel():
+        tiles = -(-height * width // pixels) * -(-channels // together)
+        with _on(stack):
+            kernels.frame[(c * images * tiles,)](
+                *(stack, out, tiles, channels, *image, height, width, *frame.first, *frame.step, together, pixels)
+            )
+    return out
 
 
 def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..cohort import Cohort
+from ..optimizer import Rule
 from ..stack import Stacks
 from ..task import Batch as Batch
 from ..task import Task
@@ -18,7 +19,17 @@ from .batches import Plan
 
 Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
 Gradient = Callable[[Objective, Stacks], Stacks]
-Descent = Callable[[Objective, Stacks, Tensor], Stacks]
+
+
+class Way(NamedTuple):
+    """How to go down an objective: w <- w - lr update(gradient + weight_decay w), by a rule of rate one."""
+
+    rule: Rule
+    weight_decay: float = 0.0
+    through_task: bool = False  # the objective reads params through the task only, and never a row as such
+
+
+Descent = Callable[[Objective, Stacks, Stacks, Tensor, Way], Stacks]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +38,29 @@ class Client:
 
     task: Task
     gradient: Gradient  # (objective, params) -> the gradient of objective at params
-    descent: Descent | None = None  # a faster way to `descend`, which may overwrite the params it is given
+    descent: Descent | None = None  # a faster way to `descend`, which may overwrite what it is given
 
-    def descend(self, objective: Objective, params: Stacks, lr: Tensor) -> Stacks:
-        """params - lr * gradient. Carried params only: they may be overwritten, and must not be read again."""
+    def descend(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, way: Way) -> Stacks:
+        """Params and moments ({name.moment}) after a step. Carried ones only: they may be overwritten."""
         if self.descent is not None:
-            return self.descent(objective, params, lr)
-        gradient = self.gradient(objective, params)
-        return {name: torch.addcmul(w, gradient[name], lr, value=-1) for name, w in params.items()}  # one pass
+            return self.descent(objective, params, moments, lr, way)
+        return stepped(self.gradient(objective, params), params, moments, lr, way)
+
+
+def stepped(gradient: Stacks, params: Stacks, moments: Stacks, lr: Tensor, way: Way) -> Stacks:
+    """Params and moments after a step along the gradient; nothing is overwritten."""
+    new: Stacks = {}
+    for name, w in params.items():
+        g = gradient[name] + way.weight_decay * w if way.weight_decay else gradient[name]
+        step, after = way.rule.update(g, moments_of(name, moments))
+        new[name] = torch.addcmul(w, step, lr, value=-1)  # one pass over the row
+        new |= {f"{name}.{moment}": value for moment, value in after.items()}
+    return new
+
+
+def moments_of(name: str, moments: Stacks) -> Stacks:
+    """The moments of one name."""
+    return {key.removeprefix(f"{name}."): v for key, v in moments.items() if key.startswith(f"{name}.")}
 
 
 class Learner(ABC):

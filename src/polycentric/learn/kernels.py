@@ -1,4 +1,4 @@
-"""Convolutions of a stack of clients as matrix products whose left factor is never written down.
+"""Convolutions of a stack of clients as matrix products whose left factor is never written down; max pools; moves.
 
     product   y[c, m, o]  =  sum_k  x[c, m, k] w[c, k, o]  (+ b[c, o])      convolution, and its slope in x
     weigh     v[c, o, k]  =  sum_m  g[c, m, o] x[c, m, k]                   its slope in w
@@ -9,6 +9,18 @@ moves are plain sums of places, and nothing has to look for a border; tiles that
 last one again, and do not write it. A grid program computes a tile for one client, in an order that depends on nothing
 but shapes; nothing is added by atomic operations, so the same input gives the same bits. Sums are in float32 whatever
 the numbers are; factors of float32 are read as TF32 if `PRECISION` says so.
+
+    frame     an image with zeros around it, and perhaps between its pixels; channels last if there are several
+
+    multiply  y[c]  =  a[c] b[c]                                            few rows, or few summands
+
+    largest   y[m] = max of the window m, and its place there    gather   y[m] = u[m, place[m]]
+    spread    u[m, k] = g[m] if k is place[m], otherwise 0       its slope
+
+In the pools m is a window of whichever image, and k a pixel in it; programs take what they write in its order in
+memory, and count from the image they begin in, so that no number but the first place needs 64 bits.
+
+    move      v <- beta v + g + decay w,  w <- w - lr v          some columns of a row, in place
 
 This module needs Triton, which comes with torch where there is a GPU; `convolve` does without it.
 """
@@ -148,3 +160,201 @@ def weigh(
 
     v += (tl.program_id(2) * clients + client) * (GC * K)
     tl.store(v + (o[:, None] * K + k[None, :]), total, mask=(o[:, None] < GC) & (k[None, :] < K))
+
+
+@triton.jit
+def multiply(
+    a,
+    b,
+    y,
+    tiles,  # programs for one client
+    a_client,  # from client to client; 0 where all have the same
+    b_client,
+    rows,  # of a and y
+    columns,  # of b and y
+    inner,
+    a_row,  # from row to row of a, from column to column; and so for b
+    a_column,
+    b_row,
+    b_column,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """a is (client, rows, inner), b is (client, inner, columns), y is (client, rows, columns)."""
+    across = tl.cdiv(columns, BN)
+    client = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    m = (tile // across) * BM + tl.arange(0, BM)
+    n = (tile % across) * BN + tl.arange(0, BN)
+    a += client * a_client
+    b += client * b_client
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for first in range(0, inner, BK):
+        k = first + tl.arange(0, BK)
+        a_here, b_here = (m[:, None] < rows) & (k[None, :] < inner), (k[:, None] < inner) & (n[None, :] < columns)
+        left = tl.load(a + (m[:, None] * a_row + k[None, :] * a_column), mask=a_here, other=0.0)
+        right = tl.load(b + (k[:, None] * b_row + n[None, :] * b_column), mask=b_here, other=0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    y += client * rows * columns
+    tl.store(y + (m[:, None] * columns + n[None, :]), total, mask=(m[:, None] < rows) & (n[None, :] < columns))
+
+
+@triton.jit
+def frame(
+    x,
+    y,
+    tiles,  # programs for one image
+    XC: tl.constexpr,
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    TOP: tl.constexpr,
+    LEFT: tl.constexpr,
+    SH: tl.constexpr,
+    SW: tl.constexpr,
+    BC: tl.constexpr,
+    BP: tl.constexpr,
+):
+    """x is (image, XC, XH, XW), y is (image, YH, YW, XC): read pixel by pixel, written channel by channel."""
+    CHANNELS: tl.constexpr = (XC + BC - 1) // BC
+    image = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    pixel = (tile // CHANNELS) * BP + tl.arange(0, BP)
+    down, right = pixel // YW - TOP, pixel % YW - LEFT
+    row, column = tl.maximum(down, 0) // SH, tl.maximum(right, 0) // SW
+    some = (down >= 0) & (right >= 0) & (row < XH) & (column < XW) & (row * SH == down) & (column * SW == right)
+    x += image * (XC * XH * XW)
+    y += image * (XC * YH * YW)
+    if XC == 1:
+        found = tl.load(x + (row * XW + column), mask=some, other=0.0)
+        tl.store(y + pixel, found, mask=pixel < YH * YW)
+    else:
+        channel = (tile % CHANNELS) * BC + tl.arange(0, BC)
+        place = channel[:, None] * (XH * XW) + (row * XW + column)[None, :]
+        found = tl.load(x + place, mask=some[None, :] & (channel[:, None] < XC), other=0.0)
+        to = y + (pixel[:, None] * XC + channel[None, :])
+        tl.store(to, tl.trans(found), mask=(pixel[:, None] < YH * YW) & (channel[None, :] < XC))
+
+
+@triton.jit
+def largest(
+    x,
+    y,
+    place,
+    n,  # windows in all
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """x is (image, XH, XW), y and place are (image, YH, YW). The first of equals, and the last that is no number."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    x += first // (YH * YW) * (XH * XW)
+    m = (first % (YH * YW)).to(tl.int32) + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n - first
+    pixel = m % (YH * YW)
+    x += m // (YH * YW) * (XH * XW) + (pixel // YW) * (KH * XW) + (pixel % YW) * KW
+    most = tl.load(x, mask=inside, other=0.0)
+    where = tl.zeros((BLOCK,), dtype=tl.int32)
+    for k in tl.static_range(1, KH * KW):
+        here = tl.load(x + ((k // KW) * XW + k % KW), mask=inside, other=0.0)
+        better = (here.to(tl.float32) > most.to(tl.float32)) | (here != here)
+        most = tl.where(better, here, most)
+        where = tl.where(better, k, where)
+    to = first + tl.arange(0, BLOCK)
+    tl.store(y + to, most, mask=inside)
+    tl.store(place + to, where.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def gather(
+    u,
+    place,
+    y,
+    n,  # windows in all
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """u is (image, XH, XW), place and y are (image, YH, YW)."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    u += first // (YH * YW) * (XH * XW)
+    m = (first % (YH * YW)).to(tl.int32) + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n - first
+    pixel = m % (YH * YW)
+    to = first + tl.arange(0, BLOCK)
+    k = tl.load(place + to, mask=inside, other=0).to(tl.int32)
+    u += m // (YH * YW) * (XH * XW) + ((pixel // YW) * KH + k // KW) * XW + (pixel % YW) * KW + k % KW
+    tl.store(y + to, tl.load(u, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def spread(
+    g,
+    place,
+    u,
+    n,  # pixels in all
+    XH: tl.constexpr,
+    XW: tl.constexpr,
+    YH: tl.constexpr,
+    YW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """g and place are (image, YH, YW), u is (image, XH, XW); pixels that are in no window are zero."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    image = first // (XH * XW) * (YH * YW)
+    m = (first % (XH * XW)).to(tl.int32) + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n - first
+    pixel = m % (XH * XW)
+    row, column = pixel // XW, pixel % XW
+    some = inside & (row < YH * KH) & (column < YW * KW)
+    at = m // (XH * XW) * (YH * YW) + (row // KH) * YW + column // KW
+    chosen = tl.load(place + image + at, mask=some, other=0).to(tl.int32)
+    slope = tl.load(g + image + at, mask=some, other=0.0)
+    here = some & (chosen == (row % KH) * KW + column % KW)
+    tl.store(u + first + tl.arange(0, BLOCK), tl.where(here, slope, 0.0), mask=inside)
+
+
+@triton.jit
+def move(
+    w,
+    v,
+    g,
+    lr,
+    n,  # numbers of one client
+    tiles,  # programs for one client
+    w_client,
+    v_client,
+    g_client,  # 0 where all have the same
+    beta,
+    decay,
+    MOMENTUM: tl.constexpr,
+    DECAYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """v <- beta v + g + decay w, w <- w - lr v: some columns of every client's row, in place."""
+    client = (tl.program_id(0) // tiles).to(tl.int64)
+    k = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
+    inside = k < n
+    w += client * w_client
+    old = tl.load(w + k, mask=inside, other=0.0)
+    step = tl.load(g + client * g_client + k, mask=inside, other=0.0)
+    if DECAYS:
+        step += decay * old
+    if MOMENTUM:
+        v += client * v_client
+        step += beta * tl.load(v + k, mask=inside, other=0.0)
+        tl.store(v + k, step, mask=inside)
+    tl.store(w + k, old - tl.load(lr + client) * step, mask=inside)

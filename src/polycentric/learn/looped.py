@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from ..cohort import Cohort
 from ..data import Split
 from ..draw import seeded
+from ..optimizer import SGD
 from ..stack import Stacks
 from ..task import Batch, Task, apart, draws
 from .batches import Schedule, rows_at
-from .executor import Client, Learner, Objective
+from .executor import Client, Learner, Objective, Way, stepped
 
 SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
 FREE = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Flatten, nn.Linear, nn.Identity)
@@ -53,12 +54,14 @@ class Looped:
         x, y = self.task.inputs(rows_at(self.split.x, index)), self.task.targets(rows_at(self.split.y, index))
         return Batch(channels_last(x) if self.last else x, y, weight)
 
-    def descent(self, objective: Objective, params: Stacks, lr: Tensor) -> Stacks:
-        """A step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
+    def descent(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, way: Way) -> Stacks:
+        """A plain step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
 
         An objective depends on the row through the module, of which the layers are differentiated by themselves, and
         perhaps also on the row as such, in a penalty: the gradient is the sum of the two.
         """
+        if way.weight_decay or not isinstance(way.rule, SGD):
+            return stepped(gradient(objective, params), params, moments, lr, way)
         whole = {name: w.detach().requires_grad_() for name, w in params.items()}
         layouts = self.task.layouts
         places = {k: v for name, w in params.items() if name in layouts for k, v in layouts[name].views(w).items()}

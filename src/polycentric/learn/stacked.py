@@ -8,7 +8,8 @@ On a GPU launching a step's many small kernels costs more than running them, so 
 captured once as CUDA graphs and replayed, several in a row. For that there must be few shapes: the clients' rows stand
 in fixed places, and a graph works on the first 1, 2, ... 8, 10, 12, 14, 16, 20 ... of them (`rung`). What is carried by
 those who leave is copied; their places may be worked on to no effect. A captured step and a launched one give the same
-bits, so it does not matter when a capture is made. Convolutions run as kernels of our own there (`convolve`).
+bits, so it does not matter when a capture is made. Convolutions and max pools run as kernels of our own there
+(`convolve`, `pools`), and models move in place (`in_place`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
 those of the looped executor.
@@ -33,8 +34,9 @@ from ..draw import seeded
 from ..stack import Stacks, beside
 from ..task import Batch, Task, draws
 from .batches import Plan, Schedule, rows_at
-from .convolve import convolving
 from .executor import Client, Learner
+from .in_place import descend
+from .instead import convolving
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
 OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # the same, with the batch by index and weight
@@ -42,6 +44,7 @@ LONG = 8  # steps in a row that make a capture worth its cost
 RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
 OFTEN = 32  # steps of one shape, in all, that do
 COPIES = 4 << 30  # bytes of fixed places beside the newest; graphs share their working memory: one works at a time
+LINE = 64  # bytes
 
 
 class Stacked:
@@ -49,9 +52,10 @@ class Stacked:
 
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
-        self.client = Client(task, gradient)
+        on_gpu = task.device.type == "cuda"
+        self.client = Client(task, gradient, partial(descend, task) if on_gpu else None)
         self.drawing = task.device if draws(task, split.x[:2]) else None
-        self.captures = task.device.type == "cuda" and self.drawing is None
+        self.captures = on_gpu and self.drawing is None
         self.graphs: dict[object, Captured] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
 
@@ -86,6 +90,8 @@ class Stacked:
         step = vmap(one, randomness="different")
         if self.captures:
             return self._in_places(learner, step, carry, rows, schedule)
+        if self.client.descent is not None:  # it overwrites what is carried, which is still the caller's
+            carry = {name: room_for(value).copy_(value) for name, value in carry.items()}
         finished = []
         for first, last, active in stretches(schedule.steps):
             if active < len(next(iter(carry.values()))):
@@ -145,7 +151,7 @@ class Captured:
 
     def __init__(self, carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor, pool: Any) -> None:
         self.pool = pool
-        self.carry = {name: value.clone(memory_format=torch.contiguous_format) for name, value in carry.items()}
+        self.carry = {name: room_for(value).copy_(value) for name, value in carry.items()}
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
         self.room, self.bytes = len(index), _bytes(carry | rows)
         self.index, self.weight = (t.expand(RUNS[0], *t.shape).clone() for t in (index, weight))
@@ -177,7 +183,7 @@ class Captured:
 
     def _replay(self, step: OnBatch, run: int, wide: int) -> None:
         if wide not in self.replays:
-            mine = {name: value[:wide].clone() for name, value in self.carry.items()}
+            mine = {name: room_for(value).copy_(value) for name, value in first_of(wide, self.carry).items()}
             settled(partial(step, mine, first_of(wide, self.rows), self.index[0, :wide], self.weight[0, :wide]))
         replays = self.replays.setdefault(wide, {})
         if run not in replays:
@@ -252,6 +258,14 @@ def joined(parts: list[Stacks]) -> Stacks:
     """Rows end to end; of one part alone, its own."""
     parts = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def room_for(like: Tensor) -> Tensor:
+    """Room for rows, each beginning with a line of memory: what reads or writes many numbers at once can do so."""
+    if like.dim() != 2:
+        return torch.empty_like(like, memory_format=torch.contiguous_format)
+    line = LINE // like.element_size()
+    return like.new_empty(len(like), -(-like.shape[1] // line) * line)[:, : like.shape[1]]
 
 
 def _bytes(stacks: Stacks) -> int:

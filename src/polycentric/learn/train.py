@@ -20,7 +20,7 @@ from ..optimizer import SGD, Adam, Momentum, Rule
 from ..stack import Stacks
 from ..task import Batch, Task
 from .batches import Plan, plan_of
-from .executor import Client, Learner
+from .executor import Client, Learner, Way
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,9 @@ class Train(Learner):
                 loss = loss + term.penalty(here)
             return loss
 
-        new = {"lr": carry["lr"]}
-        if isinstance(rule := self.rule, SGD) and not self.weight_decay:
-            new |= client.descend(objective, params, carry["lr"])
-        else:
-            gradient = client.gradient(objective, params)
-            for name, w in params.items():
-                g = gradient[name] + self.weight_decay * w if self.weight_decay else gradient[name]
-                moments = {moment: carry[f"{name}.{moment}"] for moment in rule.moments(w)}
-                update, moments = rule.update(g, moments)
-                new[name] = torch.addcmul(w, update, carry["lr"], value=-1)  # one pass over the row
-                new |= {f"{name}.{moment}": value for moment, value in moments.items()}
+        moments = {name: value for name, value in carry.items() if name not in params and name != "lr"}
+        way = Way(self.rule, self.weight_decay, through_task=not self.terms)
+        new = {"lr": carry["lr"]} | client.descend(objective, params, moments, carry["lr"], way)
         if "model" in params:
             for term in self.terms:
                 new["model"] = term.correct(new["model"], row, carry["lr"])
