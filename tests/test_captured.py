@@ -18,7 +18,7 @@ from polycentric.cohort import Cohort
 from polycentric.learn import stacked
 from polycentric.learn.batches import Plan
 from polycentric.learn.in_place import descend
-from polycentric.learn.stacked import LONG, RUNS, Captured, room_for, rung
+from polycentric.learn.stacked import RUNS, Captured, room_for, rung
 from polycentric.models import mlp
 from polycentric.stack import Stacks
 
@@ -157,12 +157,12 @@ def test_clients_of_many_sizes_need_few_graphs(blobs: Make, replays: list[str]) 
     torch.testing.assert_close(a, launched(train, rows, cohort))
     (graphs,) = captured.graphs.values()
     widths = {min(rung(active), n) for active in range(1, n + 1)}
-    assert set(graphs.replays) == widths and len(widths) == 20
+    assert set(graphs.replays) == widths and len(widths) == 12
 
 
 def test_a_rung_is_near() -> None:
     for n in range(1, 1000):
-        assert n <= rung(n) <= 1.25 * n and rung(rung(n)) == rung(n) <= rung(n + 1)
+        assert n <= rung(n) <= 1.5 * n and rung(rung(n)) == rung(n) <= rung(n + 1)
 
 
 def test_nobody_takes_a_step(blobs: Make, replays: list[str]) -> None:
@@ -184,7 +184,7 @@ def test_who_takes_no_step_is_not_moved(blobs: Make, replays: list[str]) -> None
 
 
 def test_any_number_of_steps_can_be_taken() -> None:
-    assert RUNS[-1] == 1 and list(RUNS) == sorted(RUNS, reverse=True) and RUNS[0] <= LONG
+    assert RUNS[-1] == 1 and list(RUNS) == sorted(RUNS, reverse=True)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 10, 27])

@@ -6,7 +6,7 @@ steps between two departures are a *stretch*, all of one shape.
 
 On a GPU launching a step's many small kernels costs more than running them, so steps of a shape that comes often are
 captured once as CUDA graphs and replayed, several in a row. For that there must be few shapes: the clients' rows stand
-in fixed places, and a graph works on the first 1, 2, ... 8, 10, 12, 14, 16, 20 ... of them (`rung`). What is carried by
+in fixed places, and a graph works on the first 1, 2, 3, 4, 6, 8, 12, 16, 24, ... of them (`rung`). What is carried by
 those who leave is copied; their places may be worked on to no effect. A captured step and a launched one give the same
 bits, so it does not matter when a capture is made. Convolutions and max pools run as kernels of our own there
 (`convolve`, `pools`), and models move in place (`in_place`).
@@ -40,9 +40,9 @@ from .instead import convolving
 
 Step = Callable[[Stacks, Stacks, Batch], Stacks]
 OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # the same, with the batch by index and weight
-LONG = 8  # steps in a row that make a capture worth its cost
+LONG = 4  # steps in a row that make a capture worth its cost, which is that of a few launched ones
 RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
-OFTEN = 32  # steps of one shape, in all, that do
+OFTEN = 8  # steps of one shape, in all, that do
 COPIES = 4 << 30  # bytes of fixed places beside the newest; graphs share their working memory: one works at a time
 LINE = 64  # bytes
 
@@ -240,12 +240,12 @@ def stretches(steps: list[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def rung(n: int) -> int:
-    """The least of 1, 2, ... 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ... that is n or more.
+    """The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, ... that is n or more.
 
-    >>> [rung(n) for n in (1, 7, 9, 16, 17, 30, 33)]
-    [1, 7, 10, 16, 20, 32, 40]
+    >>> [rung(n) for n in (1, 3, 5, 8, 9, 30, 33)]
+    [1, 3, 6, 8, 12, 32, 48]
     """
-    coarse = 1 << max(n.bit_length() - 3, 0)
+    coarse = 1 << max(n.bit_length() - 2, 0)
     return -(-n // coarse) * coarse
 
 
