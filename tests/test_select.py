@@ -23,6 +23,13 @@ def chosen(select, everyone):
     return set(select({}, everyone).index.tolist())
 
 
+@pytest.mark.parametrize("some", [[], [2], [4, 0], [1, 3, 0, 4, 2]])
+def test_a_cohort_without_some_is_the_others_in_their_order(some):
+    left = clients(5).without(clients(5)[torch.tensor(some, dtype=torch.int64)])
+    assert left.index.tolist() == [k for k in range(5) if k not in some]
+    assert torch.equal(left.sizes, left.index + 1)
+
+
 @LAW
 @given(st.integers(1, 50), st.data(), st.integers(0, 10**9))
 def test_uniform_takes_exactly_n_different_clients(n, data, seed):

@@ -595,6 +595,9 @@ def test_bytes_by_link_add_up_to_the_totals(topology, arrived, broadcast):
     one = load(topology, tells=("loss",))
     trip = Trip(one.exchange, one.state, one.cohort, some(*arrived))
     moved = traffic(trip, broadcast)
+    assert traffic(trip, broadcast, load_of(trip, 3)) == moved  # known already, or read once more
+    turned = replace(trip, arrived=trip.arrived[torch.arange(len(arrived)).flip(0)])
+    assert traffic(turned, broadcast) == moved  # in whatever order they come
     assert sum(moved.links.values()) == moved.up + moved.down
     assert all(n >= 0 for n in moved.links.values())
     assert load_of(trip, 3).parameters == 3
