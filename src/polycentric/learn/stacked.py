@@ -57,7 +57,6 @@ class Stacked:
         self.drawing = task.device if draws(task, split.x[:2]) else None
         self.captures = on_gpu and self.drawing is None
         self.graphs: dict[object, Captured] = {}
-        self.pool = torch.cuda.graph_pool_handle() if self.captures else None
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """The longest work first; those who are done leave from the end."""
@@ -118,7 +117,8 @@ class Stacked:
         key = (learner, tuple(index.shape[2:]), *((name, value.shape[1:]) for name, value in (carry | rows).items()))
         graphs = self.graphs.pop(key, None)
         if graphs is None or graphs.room < n:
-            graphs = Captured(carry, rows, index[0], weight[0], self.pool)
+            pool = torch.cuda.graph_pool_handle() if index.is_cuda else None
+            graphs = Captured(carry, rows, index[0], weight[0], pool)
         while self.graphs and sum(g.bytes for g in self.graphs.values()) > COPIES:
             self.graphs.pop(next(iter(self.graphs)))
         self.graphs[key] = graphs  # the newest is the last
