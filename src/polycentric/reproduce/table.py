@@ -271,7 +271,11 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
                 )
             there = [r for r in found if r is not None]
             lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in there)} |")
-            notes += [f"{line}: {note}" for note in dict.fromkeys(r.note for r in there if r.note)]
+            said = {column: r.note for column, r in zip(columns, found, strict=True) if r is not None and r.note}
+            same = len(set(said.values())) == 1
+            notes += (
+                [f"{line}: {next(iter(said.values()))}"] if same else [f"{line}, {c}: {n}" for c, n in said.items()]
+            )
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
     return lines
 
