@@ -97,7 +97,7 @@ class Layer:
 
 
 def by_cudnn() -> mock._patch[Callable[..., str]]:
-    return mock.patch.object(convolve, "_backend", lambda a, b: "torch")
+    return mock.patch.object(convolve, "backend", lambda a, b: "torch")
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from polycentric.learn.convolve import Frame, Geometry, Tile, convolve
 from polycentric.learn.convolve import _Convolution as Convolution
 from polycentric.learn.convolve import _SlopeInW as SlopeInW
 from polycentric.learn.convolve import _SlopeInX as SlopeInX
+from polycentric.learn.gpu import has_triton
 from polycentric.learn.instead import Instead, convolving
 
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
@@ -86,7 +87,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
     monkeypatch.setattr(module, "_worth", lambda x, w: True)
-    monkeypatch.setattr(module, "_backend", lambda a, b: "triton")
+    monkeypatch.setattr(module, "backend", lambda a, b: "triton")
 
 
 # -- the three functions, as torch does them ------------------------------------------------------------------
@@ -367,7 +368,7 @@ def test_no_images_no_work() -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> str:
-    if not torch.cuda.is_available() or not module.has_triton():
+    if not torch.cuda.is_available() or not has_triton():
         pytest.skip("needs a GPU and Triton")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     return "cuda"

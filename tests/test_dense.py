@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from polycentric.learn import convolve, dense
+from polycentric.learn import dense
+from polycentric.learn.gpu import has_triton
 from polycentric.learn.instead import Instead, convolving
 
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
@@ -43,7 +44,7 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
             scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-        monkeypatch.setattr(dense, "_backend", lambda a, b: "triton")
+        monkeypatch.setattr(dense, "backend", lambda a, b: "triton")
     return str(request.param)
 
 
@@ -144,7 +145,7 @@ def test_large_weights_for_few_examples_are_ours_and_nothing_else(monkeypatch: p
 
 @pytest.fixture
 def gpu() -> Any:
-    if not torch.cuda.is_available() or not convolve.has_triton():
+    if not torch.cuda.is_available() or not has_triton():
         pytest.skip("needs a GPU and Triton")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

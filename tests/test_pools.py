@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from polycentric.learn import convolve, pools
+from polycentric.learn import pools
+from polycentric.learn.gpu import has_triton
 from polycentric.learn.instead import Instead, convolving
 from polycentric.learn.pools import pool
 
@@ -203,7 +204,7 @@ def test_on_a_cpu_it_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpu() -> str:
-    if not torch.cuda.is_available() or not convolve.has_triton():
+    if not torch.cuda.is_available() or not has_triton():
         pytest.skip("needs a GPU and Triton")
     return "cuda"
 

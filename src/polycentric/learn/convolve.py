@@ -11,12 +11,9 @@ makes the stack longer. Where there is no Triton, no GPU, or one model only, the
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +21,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-Pair = tuple[int, int]
-Backend = Literal["torch", "triton"]
+from .gpu import NUMBERS, Pair, backend, do, longer, on, pair, power, sides
 
-NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
 FRAMED = 64  # pixels of a frame that a program writes, with up to as many channels
 BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
 
@@ -56,7 +51,7 @@ def convolve(
 
     On a CPU it is that very function; on a GPU it may be put under `vmap` for a stack of models.
     """
-    stride, padding = _pair(stride), _pair(padding)
+    stride, padding = pair(stride), pair(padding)
     flat = x.dim() == 3
     if not _worth(x, weight):
         if flat:
@@ -67,8 +62,8 @@ def convolve(
         x, weight, bias = x.to(narrow), weight.to(narrow), None if bias is None else bias.to(narrow)
     if flat:
         x, weight, stride, padding = x[:, :, None], weight[:, :, None], (1, stride[-1]), (0, padding[-1])
-    how = Geometry(_sides(x), _sides(weight), stride, padding)
-    y = _do(_Convolution, x[None], weight[None], None if bias is None else bias[None], how)[0]
+    how = Geometry(sides(x), sides(weight), stride, padding)
+    y = do(_Convolution, x[None], weight[None], None if bias is None else bias[None], how)[0]
     return y[:, :, 0] if flat else y
 
 
@@ -85,7 +80,7 @@ class Call(NamedTuple):
 
     def ours(self, axes: int) -> bool:
         """Whether `convolve` knows it."""
-        plain = self.groups == 1 and _pair(self.dilation) == (1, 1) and not isinstance(self.padding, str)
+        plain = self.groups == 1 and pair(self.dilation) == (1, 1) and not isinstance(self.padding, str)
         return plain and self.input.dim() == axes
 
 
@@ -109,8 +104,8 @@ class _Convolution(Function):
         x, w = ctx.saved_tensors
         in_x, in_w, in_b, _ = ctx.needs_input_grad
         return (
-            _do(_SlopeInX, g, w, ctx.how) if in_x else None,
-            _do(_SlopeInW, x, g, ctx.how) if in_w else None,
+            do(_SlopeInX, g, w, ctx.how) if in_x else None,
+            do(_SlopeInW, x, g, ctx.how) if in_w else None,
             g.sum((1, 3, 4)) if in_b else None,
             None,
         )
@@ -121,10 +116,10 @@ class _Convolution(Function):
     ) -> tuple[Tensor, int]:
         n = info.batch_size
         if in_dims[1] is None and in_dims[2] is None:  # the same models look at more images
-            return _more_images(lambda x: _do(_Convolution, x, w, b, how), x, in_dims[0] or 0)
-        x, w = _longer(x, in_dims[0], n), _longer(w, in_dims[1], n)
-        b = None if b is None else _longer(b, in_dims[2], n)
-        return torch.unflatten(_do(_Convolution, x, w, b, how), 0, (n, -1)), 0
+            return _more_images(lambda x: do(_Convolution, x, w, b, how), x, in_dims[0] or 0)
+        x, w = longer(x, in_dims[0], n), longer(w, in_dims[1], n)
+        b = None if b is None else longer(b, in_dims[2], n)
+        return torch.unflatten(do(_Convolution, x, w, b, how), 0, (n, -1)), 0
 
 
 class _Slope(Function):
@@ -148,8 +143,8 @@ class _SlopeInX(_Slope):
         g, w = ctx.saved_tensors
         in_g, in_w, _ = ctx.needs_input_grad
         return (
-            _do(_Convolution, u, w, None, ctx.how) if in_g else None,
-            _do(_SlopeInW, u, g, ctx.how) if in_w else None,
+            do(_Convolution, u, w, None, ctx.how) if in_g else None,
+            do(_SlopeInW, u, g, ctx.how) if in_w else None,
             None,
         )
 
@@ -157,9 +152,9 @@ class _SlopeInX(_Slope):
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, how: Geometry) -> tuple[Tensor, int]:
         n = info.batch_size
         if in_dims[1] is None:
-            return _more_images(lambda g: _do(_SlopeInX, g, w, how), g, in_dims[0] or 0)
-        g, w = _longer(g, in_dims[0], n), _longer(w, in_dims[1], n)
-        return torch.unflatten(_do(_SlopeInX, g, w, how), 0, (n, -1)), 0
+            return _more_images(lambda g: do(_SlopeInX, g, w, how), g, in_dims[0] or 0)
+        g, w = longer(g, in_dims[0], n), longer(w, in_dims[1], n)
+        return torch.unflatten(do(_SlopeInX, g, w, how), 0, (n, -1)), 0
 
 
 class _SlopeInW(_Slope):
@@ -174,27 +169,16 @@ class _SlopeInW(_Slope):
         x, g = ctx.saved_tensors
         in_x, in_g, _ = ctx.needs_input_grad
         return (
-            _do(_SlopeInX, g, v, ctx.how) if in_x else None,
-            _do(_Convolution, x, v, None, ctx.how) if in_g else None,
+            do(_SlopeInX, g, v, ctx.how) if in_x else None,
+            do(_Convolution, x, v, None, ctx.how) if in_g else None,
             None,
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, g: Tensor, how: Geometry) -> tuple[Tensor, int]:
         n = info.batch_size
-        x, g = _longer(x, in_dims[0], n), _longer(g, in_dims[1], n)
-        return torch.unflatten(_do(_SlopeInW, x, g, how), 0, (n, -1)), 0
-
-
-def _do(function: type[Function], *operands: object) -> Tensor:
-    result: Tensor = function.apply(*operands)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _longer(stack: Tensor, axis: int | None, n: int) -> Tensor:
-    """A batch of n stacks as one; what all share is not copied."""
-    stack = stack[None].expand(n, *stack.shape) if axis is None else stack.movedim(axis, 0)
-    return stack.flatten(0, 1)
+        x, g = longer(x, in_dims[0], n), longer(g, in_dims[1], n)
+        return torch.unflatten(do(_SlopeInW, x, g, how), 0, (n, -1)), 0
 
 
 def _more_images(function: Callable[[Tensor], Tensor], images: Tensor, axis: int) -> tuple[Tensor, int]:
@@ -225,7 +209,7 @@ class Frame(NamedTuple):
 
 
 def _product(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> Tensor:
-    if _backend(x, w) == "triton":
+    if backend(x, w) == "triton":
         return product(x, w, b, how)
     c, bias = len(x), None if b is None else b.flatten()
     y = F.conv2d(_side_by_side(x), w.flatten(0, 1), bias, how.stride, how.padding, groups=c)
@@ -234,7 +218,7 @@ def _product(x: Tensor, w: Tensor, b: Tensor | None, how: Geometry) -> Tensor:
 
 def _slope_in_x(g: Tensor, w: Tensor, how: Geometry) -> Tensor:
     within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
-    if within and _backend(g, w) == "triton":
+    if within and backend(g, w) == "triton":
         return slope_in_x(g, w, how)
     c, images = g.shape[:2]
     size = (images, c * w.shape[2], *how.image)
@@ -243,7 +227,7 @@ def _slope_in_x(g: Tensor, w: Tensor, how: Geometry) -> Tensor:
 
 
 def _slope_in_w(x: Tensor, g: Tensor, how: Geometry) -> Tensor:
-    if _backend(x, g) == "triton":
+    if backend(x, g) == "triton":
         return slope_in_w(x, g, how)
     c = len(x)
     size = (c * g.shape[2], x.shape[2], *how.kernel)
@@ -289,7 +273,7 @@ def _multiply(
     w, w_client = _laid(w)
     (bias, b_client), biased = (x, 0) if b is None else _laid(b), b is not None
     grid = (-(-rows // tile.rows) * -(-out // tile.columns), c)
-    with _on(x):
+    with on(x):
         kernels.product[grid](
             *(x, w, bias, y, rows, x_client, w_client, b_client),
             *(channels, *frame.size, out, *size, *kernel, *stride),
@@ -318,7 +302,7 @@ def slope_in_w(x: Tensor, g: Tensor, how: Geometry, tile: Tile | None = None, pa
     v = torch.empty((parts, c, out, channels, *how.kernel), dtype=torch.float32, device=x.device)
     if v.numel() == 0:
         return v[0].to(x.dtype)
-    with _on(x):
+    with on(x):
         kernels.weigh[(tiles, c, parts)](
             *(x, g, v, rows, part, c, x_client, g_client),
             *(channels, *frame.size, out, *how.result, *how.kernel, *how.stride),
@@ -331,32 +315,20 @@ def slope_in_w(x: Tensor, g: Tensor, how: Geometry, tile: Tile | None = None, pa
 
 def product_tile(line: int, out: int, rows: int) -> Tile:
     """The tile for a product, with so many numbers under a row of the kernel: by shape, never by a stopwatch."""
-    columns = min(128, max(16, _power(out)))
+    columns = min(128, max(16, power(out)))
     few = rows * -(-out // columns) < 64 * BUSY  # smaller tiles, so that there are programs enough
     return Tile(64 if few else 128, columns, 16 if line % 32 == 16 else 32)
 
 
 def weigh_tile(inner: int, out: int) -> Tile:
     """The tile for a slope in weights."""
-    rows, columns = min(64, max(16, _power(out))), min(128, max(16, _power(inner)))
+    rows, columns = min(64, max(16, power(out))), min(128, max(16, power(inner)))
     return Tile(rows, columns, 32, 8 if rows * columns == 8192 else 4)
 
 
 def precision() -> str:
     """How float32 factors are read: as torch's own convolutions would."""
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-
-
-@cache
-def has_triton() -> bool:
-    """Whether our kernels can be made here."""
-    return importlib.util.find_spec("triton") is not None
-
-
-def _backend(a: Tensor, b: Tensor) -> Backend:
-    """Ours for several models on a GPU that has tensor cores for float32."""
-    able = len(a) > 1 and a.is_cuda and a.dtype == b.dtype and a.dtype in NUMBERS and has_triton()
-    return "triton" if able and torch.cuda.get_device_capability(a.device) >= (8, 0) else "torch"
 
 
 def _worth(x: Tensor, weight: Tensor) -> bool:
@@ -370,7 +342,7 @@ def _laid(stack: Tensor, frame: Frame | None = None, last: bool = False) -> tupl
     """
     shared = stack.stride(0) == 0
     stack = (stack[:1] if shared else stack).contiguous()
-    if frame is not None and (frame.size != _sides(stack) or (last and stack.shape[2] > 1)):
+    if frame is not None and (frame.size != sides(stack) or (last and stack.shape[2] > 1)):
         stack = framed(stack, frame, last)
     return stack, 0 if shared else stack.stride(0)
 
@@ -382,34 +354,15 @@ def framed(stack: Tensor, frame: Frame, last: bool) -> Tensor:
     (c, images, channels, *image), (height, width) = stack.shape, frame.size
     if last and channels > 1:
         out = stack.new_empty(c, images, height, width, channels)
-        together, pixels = min(64, _power(channels)), FRAMED
+        together, pixels = min(64, power(channels)), FRAMED
     else:  # one channel lies with itself
         out = stack.new_empty((c, images, height, width, 1) if last else (c, images, channels, height, width))
         images, channels, together = images * channels, 1, 1
-        pixels = min(16 * FRAMED, max(FRAMED, _power(height * width)))
+        pixels = min(16 * FRAMED, max(FRAMED, power(height * width)))
     if out.numel():
         tiles = -(-height * width // pixels) * -(-channels // together)
-        with _on(stack):
+        with on(stack):
             kernels.frame[(c * images * tiles,)](
                 *(stack, out, tiles, channels, *image, height, width, *frame.first, *frame.step, together, pixels)
             )
     return out
-
-
-def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
-
-
-def _pair(n: Any) -> Pair:
-    """As torch reads it: one number is for both sides, a sequence of one as well."""
-    sides = (n,) if isinstance(n, int) else tuple(n)
-    return (sides[0], sides[-1])
-
-
-def _sides(images: Tensor) -> Pair:
-    return images.shape[-2], images.shape[-1]
-
-
-def _power(n: int) -> int:
-    """The next power of two."""
-    return 1 << (n - 1).bit_length()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .convolve import _backend, _do, _longer, _on, _power
+from .gpu import able, backend, do, longer, on, power
 
 FEW = 64  # examples up to which a weight is worth more than they are
 LARGE = 1 << 16  # numbers in a weight from which it matters
@@ -40,7 +40,7 @@ class LinearCall(NamedTuple):
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `torch.nn.functional.linear`, of (examples, inputs) and (outputs, inputs); made for `vmap` over models."""
-    y = _do(_Times, x[None], weight[None], True)[0]
+    y = do(_Times, x[None], weight[None], True)[0]
     return y if bias is None else y + bias
 
 
@@ -49,7 +49,7 @@ class _Times(Function):
 
     @staticmethod
     def forward(a: Tensor, w: Tensor, turned: bool) -> Tensor:  # type: ignore[override]
-        if _backend(a, w) == "triton":
+        if backend(a, w) == "triton":
             return times(a, w, turned)
         return torch.bmm(a, w.mT if turned else w)
 
@@ -63,16 +63,16 @@ class _Times(Function):
         a, w = ctx.saved_tensors
         in_a, in_w, _ = ctx.needs_input_grad
         factors = (u, a) if ctx.turned else (a, u)
-        return _do(_Times, u, w, not ctx.turned) if in_a else None, _do(_Outer, *factors) if in_w else None, None
+        return do(_Times, u, w, not ctx.turned) if in_a else None, do(_Outer, *factors) if in_w else None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], a: Tensor, w: Tensor, turned: bool) -> tuple[Tensor, int]:
         n = info.batch_size
         if in_dims[1] is None:  # the same models see more examples
             a = a.movedim(in_dims[0] or 0, 1)
-            return torch.unflatten(_do(_Times, a.flatten(1, 2), w, turned), 1, a.shape[1:3]), 1
-        a, w = _longer(a, in_dims[0], n), _longer(w, in_dims[1], n)
-        return torch.unflatten(_do(_Times, a, w, turned), 0, (n, -1)), 0
+            return torch.unflatten(do(_Times, a.flatten(1, 2), w, turned), 1, a.shape[1:3]), 1
+        a, w = longer(a, in_dims[0], n), longer(w, in_dims[1], n)
+        return torch.unflatten(do(_Times, a, w, turned), 0, (n, -1)), 0
 
 
 class _Outer(Function):
@@ -80,7 +80,7 @@ class _Outer(Function):
 
     @staticmethod
     def forward(g: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
-        if _backend(g, x) == "triton":
+        if backend(g, x) == "triton":
             return outer(g, x)
         return torch.bmm(g.mT, x)
 
@@ -92,13 +92,13 @@ class _Outer(Function):
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         g, x = ctx.saved_tensors
         in_g, in_x = ctx.needs_input_grad
-        return _do(_Times, x, v, True) if in_g else None, _do(_Times, g, v, False) if in_x else None
+        return do(_Times, x, v, True) if in_g else None, do(_Times, g, v, False) if in_x else None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, x: Tensor) -> tuple[Tensor, int]:
         n = info.batch_size
-        g, x = _longer(g, in_dims[0], n), _longer(x, in_dims[1], n)
-        return torch.unflatten(_do(_Outer, g, x), 0, (n, -1)), 0
+        g, x = longer(g, in_dims[0], n), longer(x, in_dims[1], n)
+        return torch.unflatten(do(_Outer, g, x), 0, (n, -1)), 0
 
 
 def times(a: Tensor, w: Tensor, turned: bool) -> Tensor:
@@ -107,14 +107,14 @@ def times(a: Tensor, w: Tensor, turned: bool) -> Tensor:
     rows, inner = a.shape[1:]
     columns = w.shape[1] if turned else w.shape[2]
     steps = (1, w.stride(1)) if turned else (w.stride(1), 1)
-    return _multiply((a, a.stride(1), 1), (w, *steps), (rows, columns, inner), (min(64, _power(rows)), 64, 64, 3))
+    return _multiply((a, a.stride(1), 1), (w, *steps), (rows, columns, inner), (min(64, power(rows)), 64, 64, 3))
 
 
 def outer(g: Tensor, x: Tensor) -> Tensor:
     """By our kernel: a program makes a tile of a weight's slope at once."""
     g, x = _lines(g), _lines(x)
     size = (g.shape[2], x.shape[2], g.shape[1])
-    return _multiply((g, 1, g.stride(1)), (x, x.stride(1), 1), size, (64, 64, min(64, _power(size[2])), 2))
+    return _multiply((g, 1, g.stride(1)), (x, x.stride(1), 1), size, (64, 64, min(64, power(size[2])), 2))
 
 
 def _multiply(
@@ -129,7 +129,7 @@ def _multiply(
         return y.zero_()
     bm, bn, bk = (max(16, n) for n in tile[:3])
     tiles = -(-rows // bm) * -(-columns // bn)
-    with _on(a):
+    with on(a):
         kernels.multiply[(tiles * len(a),)](
             *(a, b, y, tiles, a.stride(0), b.stride(0), *size, *a_steps, *b_steps),
             *(precision(), bm, bn, bk),
@@ -150,5 +150,4 @@ def _lines(stack: Tensor) -> Tensor:
 
 
 def _worth(x: Tensor, w: Tensor) -> bool:
-    able = x.is_cuda and x.dtype == w.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
-    return able and torch.cuda.get_device_capability(x.device) >= (8, 0)
+    return able(x) and x.dtype == w.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")

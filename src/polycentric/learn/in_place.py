@@ -23,8 +23,8 @@ from torch.func import grad
 from ..optimizer import SGD, Momentum
 from ..stack import Stacks
 from ..task import Task, apart
-from .convolve import _on, _power, has_triton
 from .executor import Objective, Way, moments_of
+from .gpu import able, has_triton, on, power
 
 BLOCK = 1024  # numbers that a program moves
 
@@ -115,9 +115,9 @@ def by_kernel(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Te
         at = slice(first, first := first + n)
         g = part.reshape(len(rows), n)
         g = g if g.stride(1) == 1 or n == 1 else g.contiguous()
-        block = min(BLOCK, max(32, _power(n)))
+        block = min(BLOCK, max(32, power(n)))
         tiles = -(-n // block)
-        with _on(w):
+        with on(w):
             kernels.move[(tiles * len(rows),)](
                 *(rows[:, at], v[:, at], g, lr, n, tiles, rows.stride(0), v.stride(0), g.stride(0)),
                 *(beta, decay, bool(moments), decay != 0, block),
@@ -127,5 +127,4 @@ def by_kernel(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Te
 def _by_kernel(how: Move, w: Tensor, *others: Tensor) -> bool:
     rule = how.way.rule
     known = isinstance(rule, SGD | Momentum) and rule.lr == 1
-    able = w.is_cuda and w.dim() <= 2 and has_triton() and torch.cuda.get_device_capability(w.device) >= (8, 0)
-    return known and able and all(t.dtype == torch.float32 for t in (w, *others))
+    return known and w.dim() <= 2 and has_triton() and able(w) and all(t.dtype == torch.float32 for t in (w, *others))

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from .convolve import Call, convolve, has_triton
+from .convolve import Call, convolve
 from .dense import LinearCall, dense
+from .gpu import has_triton
 from .pools import PoolCall, pool
 
 POOLS = (F.max_pool2d, torch.max_pool2d)

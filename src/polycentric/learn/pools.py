@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from .convolve import NUMBERS, Pair, _do, _on, _pair, _sides
+from .gpu import NUMBERS, Pair, able, do, on, pair, sides
 
 LARGEST = 64  # pixels in a window: a program goes over them one by one
 BLOCK = 1024  # pixels that a program writes
@@ -26,7 +26,7 @@ BLOCK = 1024  # pixels that a program writes
 
 def pool(x: Tensor, window: int | Pair) -> Tensor:
     """As `torch.nn.functional.max_pool2d(x, window)`, for (..., height, width)."""
-    y, _ = _Pool.apply(x, _pair(window))  # type: ignore[no-untyped-call]
+    y, _ = _Pool.apply(x, pair(window))  # type: ignore[no-untyped-call]
     return torch.as_tensor(y)
 
 
@@ -43,9 +43,9 @@ class PoolCall(NamedTuple):
 
     def ours(self) -> bool:
         """Whether our kernels know it: windows side by side, on a GPU."""
-        window = _pair(self.kernel_size)
-        beside = self.stride is None or self.stride == [] or _pair(self.stride) == window
-        plain = _pair(self.padding) == (0, 0) and _pair(self.dilation) == (1, 1) and not self.ceil_mode
+        window = pair(self.kernel_size)
+        beside = self.stride is None or self.stride == [] or pair(self.stride) == window
+        plain = pair(self.padding) == (0, 0) and pair(self.dilation) == (1, 1) and not self.ceil_mode
         return (
             plain
             and beside
@@ -70,14 +70,14 @@ class _Pool(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Pair], output: tuple[Tensor, Tensor]) -> None:
         x, ctx.window = inputs
-        ctx.image = _sides(x)
+        ctx.image = sides(x)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         (place,) = ctx.saved_tensors
-        return _do(_Spread, g, place, ctx.window, ctx.image), None
+        return do(_Spread, g, place, ctx.window, ctx.image), None
 
     @staticmethod
     def vmap(
@@ -103,7 +103,7 @@ class _Chosen(Function):
             t[None].expand(info.batch_size, *t.shape) if axis is None else _first(t, axis)
             for t, axis in zip((a, place), in_dims, strict=False)
         )
-        return _do(cls, a, place, *how), 0
+        return do(cls, a, place, *how), 0
 
 
 class _Spread(_Chosen):
@@ -115,7 +115,7 @@ class _Spread(_Chosen):
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _do(_Gather, u, *ctx.saved_tensors, ctx.window, ctx.image), None, None, None
+        return do(_Gather, u, *ctx.saved_tensors, ctx.window, ctx.image), None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Tensor, int]:
@@ -131,7 +131,7 @@ class _Gather(_Chosen):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _do(_Spread, g, *ctx.saved_tensors, ctx.window, ctx.image), None, None, None
+        return do(_Spread, g, *ctx.saved_tensors, ctx.window, ctx.image), None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Tensor, int]:
@@ -173,12 +173,12 @@ def largest(x: Tensor, window: Pair) -> tuple[Tensor, Tensor]:
     """The largest of every window and its place there, by our kernel."""
     from . import kernels
 
-    x, (kh, kw), (height, width) = x.contiguous(), window, _sides(x)
+    x, (kh, kw), (height, width) = x.contiguous(), window, sides(x)
     size = (height // kh, width // kw)
     y = torch.empty((*x.shape[:-2], *size), dtype=x.dtype, device=x.device)
     place = torch.empty(y.shape, dtype=torch.uint8, device=x.device)
     if y.numel():
-        with _on(x):
+        with on(x):
             kernels.largest[_grid(y)](x, y, place, y.numel(), height, width, *size, kh, kw, BLOCK)
     return y, place
 
@@ -190,8 +190,8 @@ def gather(u: Tensor, place: Tensor, window: Pair) -> Tensor:
     u, place = u.contiguous(), place.contiguous()
     y = torch.empty(place.shape, dtype=u.dtype, device=u.device)
     if y.numel():
-        with _on(u):
-            kernels.gather[_grid(y)](u, place, y, y.numel(), *_sides(u), *_sides(y), *window, BLOCK)
+        with on(u):
+            kernels.gather[_grid(y)](u, place, y, y.numel(), *sides(u), *sides(y), *window, BLOCK)
     return y
 
 
@@ -202,14 +202,14 @@ def spread(g: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:
     g, place = g.contiguous(), place.contiguous()
     u = torch.empty((*g.shape[:-2], *image), dtype=g.dtype, device=g.device)
     if u.numel():
-        with _on(g):
-            kernels.spread[_grid(u)](g, place, u, u.numel(), *image, *_sides(g), *window, BLOCK)
+        with on(g):
+            kernels.spread[_grid(u)](g, place, u, u.numel(), *image, *sides(g), *window, BLOCK)
     return u
 
 
 def _windows(x: Tensor, window: Pair) -> Tensor:
     """(..., rows of windows, windows in a row, kernel height, kernel width), seen and not copied."""
-    (kh, kw), (height, width) = window, _sides(x)
+    (kh, kw), (height, width) = window, sides(x)
     rows, columns = height // kh, width // kw
     inside = x[..., : rows * kh, : columns * kw]
     apart = torch.unflatten(torch.unflatten(inside, -1, (columns, kw)), -3, (rows, kh))
@@ -221,8 +221,7 @@ def _grid(written: Tensor) -> tuple[int]:
 
 
 def _worth(x: Tensor) -> bool:
-    able = x.is_cuda and x.dtype in NUMBERS
-    return able and torch.cuda.get_device_capability(x.device) >= (8, 0)
+    return able(x) and x.dtype in NUMBERS
 
 
 def _by_kernel(x: Tensor) -> bool:
