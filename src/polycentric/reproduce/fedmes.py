@@ -303,13 +303,19 @@ def _curve(axis: Any, folders: Sequence[Path], every: int, number: int, label: s
         axis.lines[-1].set_linestyle("--")
 
 
+def _every(name: str) -> int:
+    return int(name.split("=")[1]) if "T=" in name else 0
+
+
+def _label(name: str) -> str:
+    ending = {0: "", 1: " round"}.get(_every(name), " rounds")
+    return name.replace("hierarchical T=", "cloud every ") + ending
+
+
 def _panel(axis: Any, head: str, setting: str, time: int, done: Mapping[str, Sequence[Path]]) -> None:
     for number, name in enumerate(LINES):
-        every = int(name.split("=")[1]) if "T=" in name else 0
-        label = name.replace("hierarchical T=", "cloud every ") + (
-            " rounds" if every > 1 else " round" if every else ""
-        )
-        _curve(axis, done.get(f"{head} {name}", ()), every, number, label, dashed=every > 0)
+        every = _every(name)
+        _curve(axis, done.get(f"{head} {name}", ()), every, number, _label(name), dashed=every > 0)
     axis.set_xlim(0, time)
     axis.set_ylim(FLOOR[setting], 100)
     axis.set_xlabel("simulated time (t_edge = 1)")
@@ -331,7 +337,9 @@ def _draw_times(path: Path, there: Sequence[tuple[str, str]], done: Mapping[str,
                 axis.set_title(f"{d}, setting {s}")
                 if j == 0:
                     axis.set_ylabel("test accuracy, %")
-        axes[0, -1].legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
+        lines = {line.get_label(): line for axis in axes.flat for line in axis.get_legend_handles_labels()[0]}
+        shown = [lines[label] for name in LINES if (label := _label(name)) in lines]
+        axes[0, -1].legend(handles=shown, loc="upper left", bbox_to_anchor=(1.02, 1.0))
 
 
 def _draw_logistic(path: Path, done: Mapping[str, Sequence[Path]]) -> None:

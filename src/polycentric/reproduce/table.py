@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -228,7 +229,10 @@ def page(
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
     placed = {row.setting: row for row in rows if row.column}
     plain = [result for result in results if result.setting not in placed]
-    lines += _narrow(plain) if plain else []
+    lines += _narrow([result for result in plain if result.seeds]) if plain else []
+    if left := Counter(result.setting.partition(":")[0] for result in plain if not result.seeds):
+        rows_of = (head if n == 1 else f"{head} ({n} rows)" for head, n in left.items())
+        lines += ["", f"Not run: {', '.join(rows_of)}."]
     lines += _wide([(placed[result.setting], result) for result in results if result.setting in placed])
     if table.claims:
         lines += ["", "## Claims", ""]
