@@ -283,7 +283,7 @@ def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
     if clouds:
         _draw_clocks(out / "fedmes-clock.png", clouds, done)
         figures.append(("fedmes-clock.png", "Setting c: the same runs under clouds that are nearer and farther."))
-    if any(done.get(f"logistic {setting}: FedMes (20,10)") for setting in "abc"):
+    if all(done.get(f"logistic {setting}: FedMes (20,10)") for setting in "abc"):
         _draw_logistic(out / "fedmes-logistic.png", done)
         figures.append(("fedmes-logistic.png", "Logistic regression on MNIST over simulated time."))
     return figures
