@@ -20,10 +20,7 @@ from ..data import Split
 from ..draw import begins, bits
 from ..errors import require
 
-PADDING = {
-    "cpu": 1 << 16,
-    "cuda": 1 << 20,
-}  # places drawn for nothing before clients are told apart by size
+PADDING = {"cpu": 1 << 16, "cuda": 1 << 20}  # places drawn for nothing before clients are told apart by size
 
 
 @dataclass(frozen=True, eq=False)
