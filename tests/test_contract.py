@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,13 @@ from polycentric.config import parameters
 from polycentric.coverage import Coverage, Geometry
 from polycentric.data import Split
 from polycentric.graphs import Network, graph_of
+from polycentric.learn import Stacked, stacked
+from polycentric.learn.in_place import descend
 from polycentric.loop import Run, Schedule, environment, prepare, resume
 from polycentric.record import Folder
 from polycentric.round import opened, receive
 from polycentric.stack import WHOLE, Layout
+from polycentric.task import Task
 
 
 @dataclass(frozen=True)
@@ -334,6 +338,31 @@ def test_the_order_of_clients_does_not_matter(name: str, executor: str, blobs: M
 @every_method
 def test_stacked_equals_looped(name: str, blobs: Make) -> None:
     assert_close(*(after(build(name), blobs(), executor=executor) for executor in ("stacked", "looped")))
+
+
+@every_method
+def test_steps_as_on_a_gpu_equal_looped(name: str, blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in fixed places, moved there, a few widths for all: a graph is the function that it records."""
+    plain = Stacked.__init__
+
+    def as_on_a_gpu(self: Stacked, task: Task, split: Split) -> None:
+        plain(self, task, split)
+        self.client, self.captures = replace(self.client, descent=partial(descend, task)), True
+
+    looped = after(build(name), blobs(), executor="looped")
+    monkeypatch.setattr(Stacked, "__init__", as_on_a_gpu)
+    monkeypatch.setattr(stacked, "settled", lambda function: function())
+    monkeypatch.setattr(stacked, "recorded", lambda function, pool: function)
+    assert_close(after(build(name), blobs(), executor="stacked"), looped)
+
+
+@every_method
+def test_on_a_gpu_graphs_equal_looped(name: str, blobs: Make) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    graphs = after(build(name), blobs().to("cuda"), executor="stacked", device="cuda")
+    looped = tensors(after(build(name), blobs(), executor="looped"))
+    torch.testing.assert_close({k: v.cpu() for k, v in tensors(graphs).items()}, looped, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.long
