@@ -119,7 +119,7 @@ def reproduce_table(
     def cell(row: Row, seed: int) -> Settings:
         return Settings.of({**row.settings, "seed": seed, "device": device})
 
-    to_run = {} if cached else {digest(c): c for row in asked for c in (cell(row, k) for k in range(wanted))}
+    to_run = {} if cached else {digest(c): c for k in range(wanted) for c in (cell(row, k) for row in asked)}
     cells = {  # seeds beyond those asked for are shown where they are there
         row.setting: [
             c for k in range(max(wanted, table.seeds)) if finished(c := cell(row, k), parent) or digest(c) in to_run
@@ -132,8 +132,9 @@ def reproduce_table(
         )
     _nothing_lost(table, out, parent, {setting: len(mine) for setting, mine in cells.items()})
     if not cached:
-        # data are read once for their cells
-        every = sorted(to_run.values(), key=lambda c: (c.data, c.partition or "", c.seed))
+        every = list(to_run.values())  # a seed of all rows, then the next
+        if jobs == 1:  # data are read once for their cells
+            every.sort(key=lambda c: (c.data, c.partition or "", c.seed))
         with bar(len(every)) as told:
             run_cells(every, parent, jobs=jobs, told=told)
     values: dict[str, list[float]] = {}
