@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..cohort import Cohort
-from ..learn import Learner, Plan, Sdca
+from ..learn import Plan
 from ..method import Exchange, State
 from ..mixing import Links, Mixing
 from ..round import Trip
@@ -170,7 +170,7 @@ class Load:
     @cached_property
     def _plans(self) -> list[tuple[Plan, float]]:
         learners = self.exchange.unpack + self.exchange.chain
-        return [(_work(learner, self.cohort), learner.passes) for learner in learners] if len(self.cohort) else []
+        return [(learner.work(self.cohort), learner.passes) for learner in learners] if len(self.cohort) else []
 
     @property
     def _zeros(self) -> Tensor:
@@ -192,13 +192,6 @@ class Load:
         size = torch.zeros(len(pair), dtype=torch.float64)
         size.index_add_(0, place, torch.cat([torch.zeros(0, dtype=torch.float64), *(m.size for m in messages)]))
         return Pairs(pair // centers, pair % centers, size)
-
-
-def _work(learner: Learner, cohort: Cohort) -> Plan:
-    """The steps a learner takes: its plan's, or, inside a single look of dual ascent, one on an example each."""
-    if isinstance(learner, Sdca):
-        return Plan((cohort.effort * learner.share * cohort.sizes).ceil().long().clamp(min=1), 1)
-    return learner.plan(cohort)
 
 
 def largest(n: int, place: Tensor, size: Tensor) -> Tensor:

@@ -80,6 +80,10 @@ class Learner(ABC):
     def plan(self, cohort: Cohort) -> Plan:
         """How many steps every client takes, and on how many examples each."""
 
+    def work(self, cohort: Cohort) -> Plan:
+        """What the steps cost, for a clock: the plan, where a step is a step."""
+        return self.plan(cohort)
+
     @abstractmethod
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """What is carried from step to step, (block, ...)."""

@@ -53,11 +53,15 @@ class Sdca(Learner):
         """One look at all examples, in their order; the coordinate steps are inside."""
         return Plan(torch.ones_like(cohort.sizes), None, shuffle=False)
 
+    def work(self, cohort: Cohort) -> Plan:
+        """Inside its single look, a step on an example each."""
+        return Plan((cohort.effort * self.share * cohort.sizes).ceil().long().clamp(min=1), 1)
+
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """The duals, and which example every step takes, (block, steps); -1 where a client has done its share."""
         model = rows["model"]
         check_linear(task, cohort)
-        steps = (cohort.effort * self.share * cohort.sizes).ceil().long().clamp(min=1)
+        steps = self.work(cohort).steps
         order = shuffles(cohort, int(steps.max())) if self.shuffle else in_order(cohort, int(steps.max()))
         order = torch.where(torch.arange(order.shape[1]) < steps[:, None], order, -1)
         blank = model.new_zeros(len(cohort), 1)
