@@ -500,13 +500,22 @@ def test_other_data_are_not_gone_on_with(here, say):
 def test_a_real_ctrl_c_keeps_the_last_whole_round(here, stranger):
     words = ["run", "fedavg", "--data", "ok.npz", "--model", "mynet:Net", "--rounds", "1000000"]
     words += ["--evaluate-every", "1", "--out", "run"]
-    process = subprocess.Popen([COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [COMMAND, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell may start us deaf to it
+    )
     lines, until = here / "run" / "metrics.jsonl", time.monotonic() + 60
-    while not (lines.exists() and lines.read_text().count("\n") > 3) and time.monotonic() < until:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        while not (lines.exists() and lines.read_text().count("\n") > 3) and time.monotonic() < until:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (130, "")
     assert err == "error: interrupted; `polycentric resume run` goes on from the last whole round\n"
     checkpoint, problems = Folder.open(here / "run").load()
