@@ -66,3 +66,19 @@ def assert_same(a: Tensor, b: Tensor) -> None:
 
 def differ(a: Tensor, b: Tensor) -> bool:
     return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our kernels in Triton's interpreter, where there is Triton and no GPU."""
+    pytest.importorskip("triton", reason="the kernels need Triton")
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU the kernels themselves are tested")
+    from triton.runtime import interpreter
+
+    given = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:  # a number is an array of one there, which numpy 2.4 refuses
+        given(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)

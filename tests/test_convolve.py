@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from laws import interpreted_kernels
 from polycentric.learn import convolve as module
 from polycentric.learn.convolve import Frame, Geometry, Tile, convolve
 from polycentric.learn.convolve import _Convolution as Convolution
@@ -74,18 +75,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our kernels, in Triton's interpreter where there is no GPU."""
-    pytest.importorskip("triton", reason="the kernels need Triton")
-    if torch.cuda.is_available():
-        pytest.skip("with a GPU the kernels themselves are tested")
-    from triton.runtime import interpreter
-
-    given = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, scope: Any) -> None:  # a number is an array of one there, which numpy 2.4 refuses
-        given(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+    interpreted_kernels(monkeypatch)
     monkeypatch.setattr(module, "_worth", lambda x, w: True)
     monkeypatch.setattr(module, "backend", lambda a, b: "triton")
 

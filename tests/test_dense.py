@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from laws import interpreted_kernels
 from polycentric.learn import dense
 from polycentric.learn.gpu import has_triton
 from polycentric.learn.instead import Instead, convolving
@@ -32,18 +33,7 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Our functions on a CPU: by what torch has, and by our kernel in Triton's interpreter."""
     monkeypatch.setattr(dense, "_worth", lambda x, w: True)
     if request.param == "triton":
-        pytest.importorskip("triton", reason="the kernels need Triton")
-        if torch.cuda.is_available():
-            pytest.skip("with a GPU the kernel itself is tested")
-        from triton.runtime import interpreter
-
-        given = interpreter._patch_lang_tensor
-
-        def patched(tensor: Any, scope: Any) -> None:  # a number is an array of one there, which numpy 2.4 refuses
-            given(tensor, scope)
-            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+        interpreted_kernels(monkeypatch)
         monkeypatch.setattr(dense, "backend", lambda a, b: "triton")
     return str(request.param)
 

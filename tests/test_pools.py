@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from laws import interpreted_kernels
 from polycentric.learn import pools
 from polycentric.learn.gpu import has_triton
 from polycentric.learn.instead import Instead, convolving
@@ -60,9 +61,7 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Our functions on a CPU: by what torch has, and by our kernels in Triton's interpreter."""
     monkeypatch.setattr(pools, "_worth", lambda x: True)
     if request.param == "triton":
-        pytest.importorskip("triton", reason="the kernels need Triton")
-        if torch.cuda.is_available():
-            pytest.skip("with a GPU the kernels themselves are tested")
+        interpreted_kernels(monkeypatch)
         monkeypatch.setattr(pools, "_by_kernel", lambda x: True)
         monkeypatch.setattr(pools, "BLOCK", 64)  # several programs, which begin in the middle of images
     return str(request.param)
