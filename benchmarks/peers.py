@@ -9,7 +9,7 @@ with ours, so that whatever else the machine does meets both; the fastest of eac
 process works alone, also by the processor's time, which a busy machine distorts less. Start-up and the first round,
 in which some compile, are told apart. All read the batches of our first round in our order, so a peer must end that
 round with our model: `apart` is the largest difference of a parameter, more than 1e-4 is an error (exit 1). On a GPU
-convolutions round their factors to TF32, each library in its own order: there more than 2e-3 is.
+convolutions round their factors to TF32, each library in its own order: there more than 1e-3 is.
 
 On the processor everything is pinned to the first `--cores` cores, Flower's actors included. Who is not installed is
 passed over with a sentence. `--peers loop` is a plain loop in a process of its own, to see what measuring adds. Ours is
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polycentric.bench import LR, WORK, Race, federation, measure
+from polycentric.bench import LR, WORK, Race, federation, measure, near
 from polycentric.learn import Schedule, Train
 from polycentric.machine import device_of, keep_freed_memory
 from polycentric.task import Task
@@ -48,7 +48,6 @@ SIZES = {  # clients, steps: on the processor, on a GPU
     "logistic": ((100, 3), (100, 10)),
 }
 CLASSES = {"mnist-cnn": 62}  # so that it is 5x5x32-5x5x64-512-62
-NEAR, ROUNDED = 1e-4, 2e-3
 
 
 def race_of(model: str, clients: int | None, steps: int | None, batch: int, device: torch.device) -> Race:
@@ -154,8 +153,7 @@ def compare(race: Race, way: Callable[[], Tensor], peer: Peer, repeats: int) -> 
     start_up = time.perf_counter() - peer.began - first["seconds"]
     mine, theirs = way().flatten(), race.task.layouts["model"].row(peer.answer())
     apart = float((mine.cpu() - theirs.flatten()).abs().max())
-    rounded = race.task.device.type == "cuda" and torch.backends.cudnn.allow_tf32 and "cnn" in race.work.model
-    if apart > (ROUNDED if rounded else NEAR):
+    if apart > near(race.task):
         said = peer.log.read_text()[-3000:]
         raise Failed(f"{peer.name} ends its first round {apart:.2g} from our model: not the same work\n{said}")
     turns = [(timed(way, race.task.device), peer.round()) for _ in range(repeats)]
