@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -32,10 +32,11 @@ from polycentric.learn.stacked import RUNS, Captured
 from polycentric.machine import device_of, use_precision
 from polycentric.task import Task
 
-CASES = {  # model, classes, clients, batch, momentum
-    "100x20": ("mnist-cnn", 62, 100, 20, 0.0),
-    "60x10": ("mnist-cnn", 10, 60, 10, 0.9),
-    "60x10-small": ("fmnist-cnn", 10, 60, 10, 0.9),
+CASES = {  # model, shape of an example, classes, clients, batch, momentum
+    "100x20": ("mnist-cnn", (1, 28, 28), 62, 100, 20, 0.0),
+    "60x10": ("mnist-cnn", (1, 28, 28), 10, 60, 10, 0.9),
+    "60x10-small": ("fmnist-cnn", (1, 28, 28), 10, 60, 10, 0.9),
+    "30x10-vgg": ("vgg11", (3, 32, 32), 10, 30, 10, 0.9),
 }
 MOST = ("pools", "frames", "place", "lines")
 WAYS = ((), ("pools",), ("frames",), ("place", "lines"), MOST, (*MOST, "dense"))
@@ -51,10 +52,10 @@ class Case:
     """The same steps of the same clients."""
 
     def __init__(self, name: str, device: torch.device, small: bool) -> None:
-        model, classes, clients, batch, momentum = CASES[name]
+        model, shape, classes, clients, batch, momentum = CASES[name]
         clients, batch = (2, 2) if small else (clients, batch)
         self.steps = 2 if small else STEPS
-        data = federation(Work(model, (1, 28, 28), classes, clients), clients, self.steps * batch).to(device)
+        data = federation(Work(model, shape, classes, clients), clients, self.steps * batch).to(device)
         self.task, self.split = Task.of(data, model, device=device), data.train
         self.learner = Train(lr=0.05, batch=batch, momentum=momentum)
         self.rows = {n: row.expand(clients, -1) for n, row in self.task.start().items()}
@@ -125,9 +126,9 @@ def replayed(graph: Captured, steps: int) -> None:
         steps -= run
 
 
-def measured(case: Case, device: torch.device) -> None:
+def measured(case: Case, device: torch.device, ways: Sequence[tuple[str, ...]]) -> None:
     plain = None
-    for way in WAYS:
+    for way in ways:
         with having(way):
             run = case.executor(way)
             models, again = case.models(run), case.models(run)
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="float32", choices=("float32", "tf32"))
+    parser.add_argument("--last", action="store_true", help="the last way only: all pieces together")
     parser.add_argument("--rows", type=int, default=12, help="kernels told of each case")
     parser.add_argument("--small", action="store_true", help="two clients, two steps")
     asked = parser.parse_args()
@@ -178,8 +180,8 @@ def main() -> None:
     say(torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu", "torch", torch.__version__)
     for name in asked.cases:
         case = Case(name, device, asked.small)
-        measured(case, device)
-        for way in WAYS[-2:] if asked.rows else ():
+        measured(case, device, WAYS[-1:] if asked.last else WAYS)
+        for way in WAYS[-1:] if asked.last else WAYS[-2:] if asked.rows else ():
             with having(way):
                 profiled(case, device, asked.rows, way)
 

@@ -495,6 +495,22 @@ def test_setting_c_gives_cells_classes_of_their_own(cells):
     assert federation.group is not None and torch.equal(federation.group, cover.regions.of)
 
 
+@pytest.mark.parametrize("cells", [Overlap(20, 10), Overlap(0, 30), Overlap(30, 0), RingCells(4, 15, 10)], ids=repr)
+def test_unmixed_overlaps_have_the_classes_of_one_cell(cells):
+    """Every client has the classes of the edge a hierarchy attaches it to: the same data for every geometry."""
+    federation = of_cells("c", cells, cells.natural, mixed=False)
+    counts, home = label_counts(federation), covered(cells, cells.natural).attached()
+    sizes = [4, 3, 3] if cells.n_edges == 3 else [3, 3, 2, 2]
+    group = torch.repeat_interleave(torch.arange(cells.n_edges), torch.tensor(sizes))
+    edge = torch.empty(cells.natural, dtype=torch.int64).index_copy(0, home.client, home.edge)
+    assert all(bool((group[counts[k] > 0] == edge[k]).all()) for k in range(cells.natural))
+    assert set((counts > 0).sum(1).tolist()) == {2}
+    per_cell = torch.bincount(edge, minlength=cells.n_edges)
+    assert int(per_cell.max() - per_cell.min()) <= 1
+    assert federation.group is not None  # known groups are the regions still: who is a bridge is no secret
+    assert torch.equal(federation.group, covered(cells, cells.natural).regions.of)
+
+
 def test_two_classes_a_cell_leave_the_others_out():
     federation = of_cells("c", Overlap(30, 0), two_per_cell=True)
     counts = label_counts(federation)
@@ -516,6 +532,7 @@ def test_the_same_seed_deals_the_same_cards():
         ("cells(setting=c,u=20,v=10)", InCells(None, "c", Overlap(20, 10))),
         ("cells(setting=c, cells=ring(edges=4, u=3, v=2))", InCells(None, "c", RingCells(4, 3, 2))),
         ("cells(setting=c,u=30,v=0,two_per_cell=true)", InCells(None, "c", Overlap(30, 0), two_per_cell=True)),
+        ("cells(setting=c,mixed=false)", InCells(None, "c", mixed=False)),
         ("cells(setting=b,per_client=3)", InCells(None, "b", per_client=3)),
     ],
 )
@@ -531,6 +548,8 @@ def test_data_in_cells_from_words(text, wanted):
         ("cells(c)", "partition cells takes key=value, got 'c'"),
         ("cells(u=1,cells=ring)", "takes cells=... or u, v, w, not both"),
         ("cells(setting=a,two_per_cell=true)", "in setting a it has all: use c"),
+        ("cells(setting=b,mixed=false)", "in setting b all have all: use c"),
+        ("cells(mixed=perhaps)", "mixed of partition cells must be true or false, got 'perhaps'"),
         ("cells(per_client=x)", "per_client of partition cells must be a whole number, got 'x'"),
     ],
 )

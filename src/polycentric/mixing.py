@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from torch import Tensor
+from torch.sparse import check_sparse_tensor_invariants
 
 from .errors import Mistake
 from .stack import beside
@@ -212,9 +213,8 @@ class Mixing:
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
         elif self.form == "sparse":
             links = beside(rows, torch.stack([self.receiver, self.sender]))
-            weight = torch.sparse_coo_tensor(
-                links, beside(rows, self.weight), self.shape, check_invariants=False, is_coalesced=True
-            )
+            with check_sparse_tensor_invariants(enable=False):  # said aloud: some versions warn where it is only implied
+                weight = torch.sparse_coo_tensor(links, beside(rows, self.weight), self.shape, is_coalesced=True)
             for first in range(0, rows.shape[1], COLUMNS):  # a row may hear very many: all of it in float64
                 part = slice(first, first + COLUMNS)
                 out[:, part] += torch.sparse.mm(weight, rows[:, part].double())

@@ -412,7 +412,7 @@ class InCells:
         a   clients alike, cells alike: IID
         b   clients unlike, cells alike: every client draws `per_client` classes out of all
         c   clients unlike, cells unlike: the classes are split into L nearly equal groups, one a cell; a client draws
-            from the group of its cell, one in an overlap from the groups of all its cells
+            from the group of its cell, one in an overlap from the groups of all its cells (`mixed`) or of one of them
 
     Classes are drawn so that all of them are drawn about equally often, and a class's examples are shared out evenly
     over those who drew it. The known group of a client is the region it is in. Where clients move, their cells are
@@ -424,6 +424,8 @@ class InCells:
         cells: who is covered by whom; the method must be given the same.
         per_client: classes of each, in b and c.
         two_per_cell: in c, a cell's group is two classes, and classes of no cell are left out of training and test.
+        mixed: in c, whoever is in an overlap draws from the groups of all its cells; if not, from the group of the
+            one cell a hierarchy would attach it to, so that every geometry with equal cells has the same data.
 
     Reference: Han et al., FedMes, IEEE JSAC 2021; it does not say how overlaps are filled, so that is our rule.
     """
@@ -433,6 +435,7 @@ class InCells:
     cells: Geometry = Overlap(20, 10)
     per_client: int = 2
     two_per_cell: bool = False
+    mixed: bool = True
 
     def __post_init__(self) -> None:
         if self.clients is not None:
@@ -443,6 +446,10 @@ class InCells:
             self.setting == "c" or not self.two_per_cell,
             f"InCells.two_per_cell says which classes a cell has; in setting {self.setting} it has all: use c",
         )
+        require(
+            self.setting == "c" or self.mixed,
+            f"InCells.mixed says whose classes an overlap has; in setting {self.setting} all have all: use c",
+        )
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt."""
@@ -452,8 +459,9 @@ class InCells:
             dealt = Iid(n)(pool, seed)
         else:
             _check_labels("InCells", pool)
-            may = self._groups(len(pool.classes))[cells.edge]  # (links, classes): what an edge's clients may draw
-            allowed = torch.zeros(n, len(pool.classes), dtype=torch.int64).index_add(0, cells.client, may.long()) > 0
+            home = cells if self.mixed else cells.attached()
+            may = self._groups(len(pool.classes))[home.edge]  # (links, classes): what an edge's clients may draw
+            allowed = torch.zeros(n, len(pool.classes), dtype=torch.int64).index_add(0, home.client, may.long()) > 0
             share = self._drawn(allowed, seed).T.double()
             nobody = share.sum(1, keepdim=True) == 0  # too few clients for all classes: those who may, share it
             share = torch.where(nobody, allowed.T.double(), share)
@@ -598,18 +606,23 @@ def _in_cells(words: str, clients: int | None) -> InCells:
             bool(equals), f"partition cells takes key=value, got '{word.strip()}'; type cells(setting=c, u=20, v=10)"
         )
         given[key.strip()] = value.strip()
-    known = ("setting", "cells", "per_client", "two_per_cell", "u", "v", "w")
+    known = ("setting", "cells", "per_client", "two_per_cell", "mixed", "u", "v", "w")
     for key in given:
         if key not in known:
             raise unknown("setting of partition cells", key, known)
     sizes = ", ".join(f"{key}={given[key]}" for key in ("u", "v", "w") if key in given)
     require(not (sizes and "cells" in given), "partition cells takes cells=... or u, v, w, not both")
     cells = geometry_of(given.get("cells", f"overlap({sizes})"))
-    per_client, both = given.get("per_client", "2"), given.get("two_per_cell", "false").lower()
+    per_client = given.get("per_client", "2")
     require(per_client.isdigit(), f"per_client of partition cells must be a whole number, got '{per_client}'")
-    require(both in ("true", "false"), f"two_per_cell of partition cells must be true or false, got '{both}'")
+
+    def yes(key: str, default: str) -> bool:
+        value = given.get(key, default).lower()
+        require(value in ("true", "false"), f"{key} of partition cells must be true or false, got '{value}'")
+        return value == "true"
+
     setting: Any = given.get("setting", "c").lower()
-    return InCells(clients, setting, cells, int(per_client), both == "true")
+    return InCells(clients, setting, cells, int(per_client), yes("two_per_cell", "false"), yes("mixed", "true"))
 
 
 # --- dealing

@@ -94,7 +94,8 @@ class Graph(Peers):
         worst = float((self.weights.total - 1).abs().max()) if n else 0.0
         require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
         receiver, sender, weight = self.weights.links
-        there = torch.sparse_coo_tensor(torch.stack([receiver, sender]), weight, (n, n), check_invariants=False)
+        with check_sparse_tensor_invariants(enable=False):
+            there = torch.sparse_coo_tensor(torch.stack([receiver, sender]), weight, (n, n))
         skew = (there - there.t()).coalesce().values().abs()
         require(
             not len(skew) or float(skew.max()) <= 1e-9,
