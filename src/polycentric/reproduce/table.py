@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..report.curves import rows_of
 # From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
 Measure = Callable[[dict[str, Any]], float]
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
-
+OFTEN = 8  # a note that more rows than this share is said once, below the table
 
 # (folder for the figures, setting -> the folder of every seed's run) -> (file name, caption) of each figure
 Draw = Callable[[Path, Mapping[str, Sequence[Path]]], list[tuple[str, str]]]
@@ -230,7 +230,10 @@ def page(
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
     placed = {row.setting: row for row in rows if row.column}
     plain = [result for result in results if result.setting not in placed]
-    lines += _narrow([result for result in plain if result.seeds]) if plain else []
+    ran = [result for result in plain if result.seeds]
+    often = {note: n for note, n in Counter(result.note for result in ran).items() if note and n > OFTEN}
+    lines += _narrow(ran, often) if plain else []
+    lines += ["", *(f"- {n} of these {len(ran)} rows: {note}." for note, n in often.items())] if often else []
     if left := Counter(result.setting.partition(":")[0] for result in plain if not result.seeds):
         rows_of = (head if n == 1 else f"{head} ({n} rows)" for head, n in left.items())
         lines += ["", f"Not run: {', '.join(rows_of)}."]
@@ -247,12 +250,13 @@ def page(
     return "\n".join(lines) + "\n"
 
 
-def _narrow(results: list[Result]) -> list[str]:
-    """A line for each number."""
+def _narrow(results: list[Result], often: Collection[str] = ()) -> list[str]:
+    """A line for each number; notes of very many lines are said below, once."""
     lines = ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
     for r in results:
         paper = "-" if r.paper is None else f"{r.paper:g}"
-        lines.append(f"| {r.setting} | {paper} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {r.note} |")
+        note = "" if r.note in often else r.note
+        lines.append(f"| {r.setting} | {paper} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {note} |")
     return lines
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import networkx
 import numpy as np
 import torch
+from torch.sparse import check_sparse_tensor_invariants
 
 from ..cohort import Cohort
 from ..errors import require
