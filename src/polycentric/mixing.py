@@ -213,7 +213,8 @@ class Mixing:
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
         elif self.form == "sparse":
             links = beside(rows, torch.stack([self.receiver, self.sender]))
-            with check_sparse_tensor_invariants(enable=False):  # some versions warn where this is not said
+            # Some versions of torch warn where it is not said by this very call that nothing is checked.
+            with check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
                 weight = torch.sparse_coo_tensor(links, beside(rows, self.weight), self.shape, is_coalesced=True)
             for first in range(0, rows.shape[1], COLUMNS):  # a row may hear very many: all of it in float64
                 part = slice(first, first + COLUMNS)

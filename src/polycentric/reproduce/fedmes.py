@@ -486,12 +486,12 @@ FEDMES = Table(
         "cell, the one a hierarchy attaches it to, so that all geometries have the same data.",
         "Setting c of Fashion-MNIST: in the paper's plot FedMes and the hierarchies all end at 76 to 77.5. Unmixed, "
         "ours meet as well, at 81 to 82, but for a cloud in every round (76); mixed, FedMes is five to seven points "
-        "better. So the paper's overlaps seem to be unmixed, and the four points that are left may be the network, whose "
-        "widths it does not give.",
+        "better. So the paper's overlaps seem to be unmixed, and the four points that are left may be the network, "
+        "whose widths it does not give.",
         "No overlap: three models that never met have two scores, and the paper does not say which it draws. Their "
-        "mean is the model of all other rows; rows `own` score the edges' own models, and are within a point of the paper "
-        "in setting a and on Fashion-MNIST in setting b. In setting c such a model knows three or four classes of "
-        "ten, and the paper's 43 and 46 lie between the two scores: its cells must have shared classes, or met.",
+        "mean is the model of all other rows; rows `own` score the edges' own models, and are within a point of the "
+        "paper in setting a and on Fashion-MNIST in setting b. In setting c such a model knows three or four classes "
+        "of ten, and the paper's 43 and 46 lie between the two scores: its cells must have shared classes, or met.",
         "Setting b of MNIST: all our rows are one to two points above the paper's, and no overlap is four above with "
         "either score. Our clients draw their classes so that all are drawn equally often; drawn freely, a cell has "
         "less of some, which may be the reason.",
