@@ -124,6 +124,7 @@ def test_links_of_some_clients_are_those_of_the_table():
     [
         ("cells.csv", "1,0\n1,1\n0,1\n"),
         ("cells.csv", "first,second\n1,0\n1,1\n0,1\n"),
+        ("cells.csv", "1.0,0.0\n1,1\n0,1\n"),
         ("cells.csv", "client,edge\n2,1\n0,0\n1,0\n1,1\n"),
         ("cells.toml", "edges = 2\nclients = [[0], [0, 1], [1]]\n"),
     ],
@@ -146,6 +147,9 @@ def test_a_table_from_a_file(name, text, tmp_path: Path):
         ("a.csv", "1,0\n2,0\n", "client 1, edge 0: a table of cells holds 0 and 1, got 2"),
         ("a.csv", "", "has no clients"),
         ("a.csv", "client,edge\n0,0\n5,0\n", "client 1 is in no cell (4 such clients)"),
+        ("a.csv", "client,edge\n0,0.5\n", "line 2: clients and edges are whole numbers from 0, got '0,0.5'"),
+        ("a.csv", "client,edge\n0,-1\n", "line 2: clients and edges are whole numbers from 0, got '0,-1'"),
+        ("a.csv", "client,edge\n1e30,0\n", "line 2: clients and edges are whole numbers from 0, got '1e30,0'"),
         ("a.toml", "edges = 2\n", "must say `edges = 3` and"),
         ("a.toml", "edges = 2\nclients = [[0], [2]]\n", "the edges of client 1 must be numbers from 0 to 1, got [2]"),
         ("a.toml", "edges = [", "cannot be read as TOML"),
@@ -266,6 +270,7 @@ def test_a_trace_is_held_until_the_next_line(tmp_path: Path):
         ("round,client,x,y\n0,0.5,0,0\n", "whole numbers from 0"),
         ("round,client,x,y\n0,99999999,0,0\n", "names client 99999999 but has only 1 lines"),
         ("round,client,x,y\n0,0,0\n", "line 2: 4 numbers are wanted"),
+        ("round,client,x,y\n0,0,0.5,0.5\n3,0,9,9\n", "client 0 is in no cell in round 3, at (9, 9)"),
     ],
 )
 def test_a_trace_that_is_wrong_says_where(text, message, tmp_path: Path):
@@ -273,6 +278,13 @@ def test_a_trace_that_is_wrong_says_where(text, message, tmp_path: Path):
     with pytest.raises(Mistake) as wrong:
         covered(CellMap(trace=str(tmp_path / "trace.csv")), 1)
     assert message in str(wrong.value)
+
+
+def test_a_trace_of_other_clients_than_are_placed_is_refused(tmp_path: Path):
+    (tmp_path / "trace.csv").write_text("round,client,x,y\n0,0,0.5,0.5\n")
+    (tmp_path / "places.csv").write_text("kind,x,y,radius\nedge,0.5,0.5,1\nclient,0,0,\nclient,1,1,\n")
+    with pytest.raises(Mistake, match=r"places 2 clients, and '.*trace.csv' moves 1: leave them out of one"):
+        CellMap(places=str(tmp_path / "places.csv"), trace=str(tmp_path / "trace.csv"))
 
 
 # -- words and mistakes --------------------------------------------------------------------------------------
@@ -302,7 +314,11 @@ def test_cells_from_words(text, wanted):
         (lambda: CellRegions("0;10"), "CellRegions takes EDGES:CLIENTS such as 0:10 or 0+1:5, got '0;10'"),
         (lambda: CellRegions(""), "CellRegions has no clients"),
         (lambda: CellMap(0), "CellMap.edges must be from 1"),
-        (lambda: CellMap(4, radius=-1), "CellMap.radius must be a number from 0 up, got -1"),
+        (lambda: CellMap(4, radius=-1), "CellMap.radius must be a positive number, got -1"),
+        (lambda: CellMap(4, metres=0), "CellMap.metres must be a positive number, got 0"),
+        (lambda: geometry_of("overlap(20, 10, 0, 7)"), "overlap takes u, v, w, and '7' is one too many"),
+        (lambda: geometry_of("regions(0:10, 1:20)"), "'1:20' is one too many; regions are separated by blanks"),
+        (lambda: geometry_of("overlap(20, u=3)"), "overlap is given u twice"),
         (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be a number from 0 up, got nan"),
         (lambda: geometry_of("overlapp"), "did you mean 'overlap'?"),
         (lambda: geometry_of("overlap(x=1)"), "unknown setting of overlap 'x'"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from laws import after, ready, small
@@ -26,6 +27,7 @@ from polycentric import (
     Poisson,
     Prox,
     RingCells,
+    Stragglers,
     Uniform,
     fedavg,
     fedmes,
@@ -267,6 +269,41 @@ def test_every_edge_gets_exactly_its_number_where_its_cell_alone_has_some(geomet
     u = torch.bincount(cells.edge[cells.covers[cells.client] == 1], minlength=geometry.n_edges)
     reserve = u >= torch.minimum(cells.sizes, torch.tensor(n))  # the cell alone could fill up whatever is missing
     assert bool((got[reserve] == torch.minimum(cells.sizes, torch.tensor(n))[reserve]).all())
+
+
+SUBSETS = [e for size in (1, 2, 3) for e in itertools.combinations(range(3), size)]
+
+
+@LAW
+@given(st.lists(st.integers(0, 3), min_size=7, max_size=7), st.integers(1, 5), st.integers(0, 99))
+def test_no_choice_leaves_edges_with_fewer_clients_missing(sizes, n, round):
+    """By trying them all: with three cells, up to three clients in each of the seven regions."""
+    assume(any(sizes))
+    edges, there = zip(*((e, size) for e, size in zip(SUBSETS, sizes, strict=True) if size), strict=True)
+    counts = ByCell(n).counts(edges, torch.tensor(there), (0, round, 0))
+    table = torch.tensor([[e in mine for mine in edges] for e in range(3)]).long()
+    wanted = (table @ torch.tensor(there)).clamp(max=n)
+    every = torch.cartesian_prod(*(torch.arange(size + 1) for size in there)).reshape(-1, len(there)) @ table.T
+    least = int((wanted - every)[(every <= wanted).all(1)].sum(1).min())
+    got = table @ torch.tensor(counts)
+    assert bool((got <= wanted).all()) and int((wanted - got).sum()) == least
+    assert all(0 <= count <= size for count, size in zip(counts, there, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("cells", "n", "wanted"), [("0:10 1:100 0+1:50", 20, [20, 20]), ("0:14 1:1 0+1:12", 14, [14, 13])]
+)
+def test_clients_alone_make_room_for_an_overlap(cells, n, wanted):
+    geometry = CellRegions(cells)
+    cohort = ByCell(n, cells=geometry)({}, everyone(geometry.natural))
+    assert torch.bincount(covered(geometry, geometry.natural).links(cohort.index)[0]).tolist() == wanted
+
+
+def test_a_selection_around_another_hears_of_the_cells(blobs):
+    made = fedmes(cells=SIX, select=Stragglers(ByCell(1), 0.5), **TRAINING)
+    assert made.exchanges[0].select.of.cells == SIX
+    prepared = ready(made, blobs(SIZES))
+    assert len(run_round(made, prepared.state, prepared.clients)[1][0].arrived) > 0
 
 
 def test_everybody_has_the_same_chance_in_a_symmetric_geometry():

@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array, eye_array, hstack
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from .errors import Mistake, require, unknown
 MOST_BYTES = 64 << 20  # of a file that is read
 MOST_LINKS = 50_000_000
 MOST_EDGES = 100_000
+NODES = 1_000  # of the search for numbers that fill all edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +154,15 @@ class Geometry(ABC):
         """How many clients it was written for; None: any number."""
         return None
 
+    def metres_to(
+        self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float
+    ) -> Tensor | None:
+        """How far clients are from edges in a round, pair by pair; None: nobody knows.
+
+        `mean`: metres to an edge on average, where a map has a scale but no metres.
+        """
+        return None
+
 
 def covered(geometry: Geometry, n_clients: int, seed: int = 0, round: int = 0) -> Coverage:
     """Who is covered by whom in a round; the same for the same arguments, and remembered for a while."""
@@ -161,6 +172,11 @@ def covered(geometry: Geometry, n_clients: int, seed: int = 0, round: int = 0) -
 @lru_cache(maxsize=8)
 def _covered(geometry: Geometry, n_clients: int, seed: int, round: int) -> Coverage:
     return geometry.cover(n_clients, seed, round)
+
+
+@lru_cache(maxsize=2)
+def _stands(geometry: CellMap, n_clients: int, seed: int, round: int) -> Any:
+    return geometry.positions(n_clients, seed, round)
 
 
 # -- shapes --------------------------------------------------------------------------------------------------
@@ -314,6 +330,12 @@ class Attached(Geometry):
         """One edge for each client."""
         return covered(self.of, n_clients, seed, round).attached()
 
+    def metres_to(
+        self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float
+    ) -> Tensor | None:
+        """As the inner one."""
+        return self.of.metres_to(edge, client, n_clients, seed, round, mean)
+
 
 # -- tables --------------------------------------------------------------------------------------------------
 
@@ -403,10 +425,17 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
     rows = [row for row in csv.reader(io.StringIO(text)) if row]
     head = [word.strip().lower() for word in rows[0]] if rows else []
     if head == ["client", "edge"]:
-        pairs = [_numbers(path, line, row, 2) for line, row in enumerate(rows[1:], start=2)]
-        client, edge = [int(p[0]) for p in pairs], [int(p[1]) for p in pairs]
+        edge, client = [], []
+        for line, row in enumerate(rows[1:], start=2):
+            k, e = _numbers(path, line, row, 2)
+            good = k >= 0 and e >= 0 and k % 1 == 0 and e % 1 == 0 and e < MOST_EDGES and k < MOST_LINKS
+            require(
+                good, f"'{path}', line {line}: clients and edges are whole numbers from 0, got '{','.join(row)}'"[:300]
+            )
+            client.append(int(k))
+            edge.append(int(e))
         return edge, client, 1 + max(edge, default=-1), 1 + max(client, default=-1)
-    if head and not all(re.fullmatch(r"[01]", word) for word in head):
+    if head and not all(_is_number(word) for word in head):
         rows = rows[1:]
     edge, client = [], []
     for k, row in enumerate(rows):
@@ -439,6 +468,8 @@ class CellMap(Geometry):
             they are drawn in the box of the stations, grown by the radii.
         trace: a CSV file headed `round,client,x,y`; a client stays where it was last seen.
         seed: of the draws; None: that of the run.
+        metres: of one unit of the map, for the clock; None: clients are as far away, on average in a cell of mean
+            radius, as the clock's `distance` says.
     """
 
     edges: int = 9
@@ -449,14 +480,16 @@ class CellMap(Geometry):
     places: str | None = None
     trace: str | None = None
     seed: int | None = None
+    metres: float | None = None
     digest: str = field(init=False, default="")  # of the files: another content, another map
 
     def __post_init__(self) -> None:
         require(1 <= self.edges <= MOST_EDGES, f"CellMap.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
-        for name in ("radius", "speed", "pause"):
+        for name in ("radius", "speed", "pause", "metres"):
             value = getattr(self, name)
-            good = value is None or (0 <= value < math.inf and (name != "radius" or value > 0))
-            require(good, f"CellMap.{name} must be a number from 0 up, got {value}")
+            least = "a positive number" if name in ("radius", "metres") else "a number from 0 up"
+            good = value is None or (0 <= value < math.inf and (value > 0 or name in ("speed", "pause")))
+            require(good, f"CellMap.{name} must be {least}, got {value}")
         require(
             not (self.speed and self.trace), "CellMap takes speed or trace: clients walk at random or as the file says"
         )
@@ -472,6 +505,8 @@ class CellMap(Geometry):
         object.__setattr__(self, "radii", radii)
         object.__setattr__(self, "_clients", clients)
         object.__setattr__(self, "_trace", _traced(*read[-1]) if self.trace else None)
+        if self.trace:
+            self._check_trace()
 
     stations: Any = field(init=False, default=None, repr=False, compare=False)  # (edges, 2)
     radii: Any = field(init=False, default=None, repr=False, compare=False)  # (edges,)
@@ -493,13 +528,35 @@ class CellMap(Geometry):
         placed, trace = self._clients, self._trace  # type: ignore[attr-defined]
         return len(placed) if placed is not None else trace[0] if trace else None
 
+    def _check_trace(self) -> None:
+        """Refuse at once what would be refused in a later round: all that a trace says is known."""
+        n, when, who, where = self._trace  # type: ignore[attr-defined]
+        placed = self._clients  # type: ignore[attr-defined]
+        require(
+            placed is None or len(placed) == n,
+            f"'{self.places}' places {0 if placed is None else len(placed)} clients, and '{self.trace}' moves {n}: "
+            "leave them out of one, or make them the same",
+        )
+        far = np.setdiff1d(np.arange(len(where)), self._within(where)[1])
+        if len(far) and not self.nearest:
+            raise Mistake(
+                f"'{self.trace}': client {who[far[0]]} is in no cell in round {when[far[0]]:g}, at "
+                f"({where[far[0], 0]:.3g}, {where[far[0], 1]:.3g}); raise the radius, or set nearest=true"
+            )
+
+    def _within(self, at: Any) -> tuple[Any, Any]:
+        """The pairs (station, place) that are no further apart than the station reaches."""
+        tree = cKDTree(at)
+        lists = [
+            np.asarray(tree.query_ball_point(s, r), dtype=np.int64)
+            for s, r in zip(self.stations, self.radii, strict=True)
+        ]
+        return np.repeat(np.arange(len(lists)), [len(found) for found in lists]), np.concatenate(lists)
+
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """Those within the radius of each station, and by the nearest rule the others."""
         at = self.positions(n_clients, seed, round)
-        tree = cKDTree(at)
-        lists = [np.asarray(tree.query_ball_point(s, r), dtype=np.int64) for s, r in zip(*self._circles, strict=True)]
-        edge = np.repeat(np.arange(len(lists)), [len(found) for found in lists])
-        client = np.concatenate(lists) if lists else np.zeros(0, dtype=np.int64)
+        edge, client = self._within(at)
         lost = np.setdiff1d(np.arange(n_clients), client)
         if len(lost) and not self.nearest:
             raise Mistake(
@@ -511,9 +568,11 @@ class CellMap(Geometry):
             client = np.concatenate([client, lost])
         return Coverage.of(torch.as_tensor(edge), torch.as_tensor(client), self.edges, n_clients)
 
-    @property
-    def _circles(self) -> tuple[Any, Any]:
-        return self.stations, self.radii
+    def metres_to(self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float) -> Tensor:
+        """As far as on the map."""
+        unit = self.metres or mean / (2 / 3 * float(self.radii.mean()))  # 2/3 r: the mean over a disc of radius r
+        way = _stands(self, n_clients, seed, round)[client.numpy()] - self.stations[edge.numpy()]
+        return torch.as_tensor(unit * np.hypot(way[:, 0], way[:, 1]))
 
     @property
     def box(self) -> tuple[Any, Any]:
@@ -640,9 +699,14 @@ def geometry_of(text: str) -> Geometry:
     given: dict[str, Any] = {}
     for place, word in enumerate(w for w in (match[2] or "").split(",") if w.strip()):
         key, equals, value = word.partition("=")
-        key, value = (key.strip(), value) if equals else (list(known)[min(place, len(known) - 1)], word)
+        require(
+            bool(equals) or place < len(known),
+            f"{name} takes {', '.join(known)}, and '{word.strip()}' is one too many; regions are separated by blanks",
+        )
+        key, value = (key.strip(), value) if equals else (list(known)[place], word)
         if key not in known:
             raise unknown(f"setting of {name}", key, known)
+        require(key not in given, f"{name} is given {key} twice")
         given[key] = _typed(f"{name}.{key}", value.strip().strip("'\""), known[key].annotation)
     missing = [key for key, p in known.items() if p.default is p.empty and key not in given]
     require(not missing, f"{name} needs {', '.join(missing)}: write {name}({', '.join(missing)}=...)")
@@ -682,6 +746,36 @@ def shared(n: int, sizes: Sequence[float]) -> list[int]:
     return out
 
 
+def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int], near: list[int]) -> list[int]:
+    """Clients of every region so that edges have what they want, close to given numbers.
+
+        min  M sum_e s_e + sum_r |x_r - near_r|     s.t.  sum_{r in e} x_r + s_e = wanted_e,  0 <= x_r <= most_r whole
+
+    s_e is what edge e lacks; M is so large that no closeness is worth a client that is missing.
+
+    >>> filled_up([(0,), (1,), (0, 1)], [10, 100, 50], [20, 20], [7, 10, 10])
+    [10, 10, 10]
+    """
+    n, n_edges = len(edges), len(wanted)
+    region = np.repeat(np.arange(n), [len(mine) for mine in edges])
+    edge = np.fromiter((e for mine in edges for e in mine), dtype=np.int64, count=len(region))
+    heard = coo_array((np.ones(len(region)), (edge, region)), shape=(n_edges, n))
+    eye, lacks = eye_array(n), eye_array(n_edges)
+    start = np.array(near, dtype=np.float64)
+    found = milp(  # x, then what edges lack, then how far x is from `near`
+        np.concatenate([np.zeros(n), np.full(n_edges, 1.0 + 2 * sum(wanted)), np.ones(n)]),
+        integrality=np.concatenate([np.ones(n), np.zeros(n_edges + n)]),
+        bounds=Bounds(0, np.concatenate([most, wanted, np.full(n, np.inf)])),
+        constraints=[
+            LinearConstraint(hstack([heard, lacks, coo_array((n_edges, n))]), wanted, wanted),
+            LinearConstraint(hstack([eye, coo_array((n, n_edges)), -eye]), -np.inf, start),
+            LinearConstraint(hstack([eye, coo_array((n, n_edges)), eye]), start, np.inf),
+        ],
+        options={"node_limit": NODES},  # nodes, not seconds: the same answer on every machine
+    )
+    return near if found.x is None else [round(x) for x in found.x[:n].tolist()]
+
+
 def _check_sizes(what: str, *sizes: int) -> None:
     good = all(isinstance(s, int) and 0 <= s <= MOST_LINKS for s in sizes) and sum(sizes) > 0
     require(good, f"{what} takes numbers of clients from 0 up, not all of them 0, got {', '.join(map(str, sizes))}")
@@ -696,6 +790,14 @@ def _numbers(path: str, line: int, row: Iterable[str], wanted: int) -> list[floa
     if len(out) != wanted or not all(map(math.isfinite, out)):
         raise Mistake(f"'{path}', line {line}: {wanted} numbers are wanted, got '{','.join(words)}'"[:300])
     return out
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _read(path: str) -> str:

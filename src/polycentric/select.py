@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .cohort import Cohort
-from .coverage import Geometry, covered
+from .coverage import Geometry, covered, filled_up
 from .draw import smallest, some_of, uniform
 from .errors import Mistake, require
 from .learn import Learner, Value
@@ -39,6 +39,10 @@ class Select(ABC):
     @abstractmethod
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Some of everyone."""
+
+    def within(self, cells: Geometry) -> Select:
+        """The same for a method's cells, where they matter."""
+        return self
 
     def remembers(self, n_clients: int) -> Stacks:
         """What the selection must remember from round to round, as it is at the beginning."""
@@ -261,6 +265,11 @@ class Around(Select):
 
     of: Select
 
+    def within(self, cells: Geometry) -> Select:
+        """The inner selection for a method's cells."""
+        inner = self.of.within(cells)
+        return self if inner is self.of else replace(self, of=inner)  # type: ignore[type-var]
+
     def remembers(self, n_clients: int) -> Stacks:
         """What the inner selection remembers."""
         return self.of.remembers(n_clients)
@@ -317,8 +326,10 @@ class ByCell(Around):
 
     Of the n clients of edge i a share |R| / |C_i| comes from every region R of its cell C_i, clients of one region
     being those that the same edges cover. With u clients alone and v in each overlap that is u n / (u + 2 v) alone and
-    v n / (u + 2 v) from each overlap. Largest remainders round these numbers so that no edge gets more than n, and
-    every edge exactly n where its cell has them and the overlaps allow it.
+    v n / (u + 2 v) from each overlap. Largest remainders round these numbers so that no edge gets more than n. If an
+    edge is left with fewer although its cell has them, as many are moved from region to region as it takes (a small
+    integer program), so that every edge gets exactly n wherever there is a choice that gives them all n, and as few
+    as possible are missing elsewhere.
 
     Arguments:
         n: clients of each edge.
@@ -391,4 +402,5 @@ class ByCell(Around):
                 got[edge] += 1
             if out[r] < most[r]:
                 heapq.heappush(race, (rest + 1, lot, r))
-        return out
+        wanted = [min(self.n, size) for size in cell]
+        return out if got == wanted else filled_up(edges, most, wanted, out)

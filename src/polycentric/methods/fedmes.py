@@ -29,7 +29,7 @@ from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import Average, Center
 from ..privacy import NoPrivacy, Privacy
-from ..select import ByCell, Everyone, Select
+from ..select import Everyone, Select
 from ..topology import CellClusters, Cells
 
 
@@ -63,7 +63,7 @@ def fedmes(
     exchange = Exchange(
         learn=(Train(**training),),
         topology=(edges := Cells(cells, alpha_v / alpha_u)),
-        select=select.within(cells) if isinstance(select, ByCell) else select,
+        select=select.within(cells),
         optimizer=center,
         aggregate=aggregate,
         privacy=privacy,

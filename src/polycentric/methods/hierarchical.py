@@ -22,7 +22,7 @@ from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import Average, Center
 from ..privacy import NoPrivacy, Privacy
-from ..select import ByCell, Everyone, Select
+from ..select import Everyone, Select
 from ..topology import Cells, TwoLevel
 
 
@@ -50,7 +50,7 @@ def hierarchical(
     exchange = Exchange(
         learn=(Train(**training),),
         topology=TwoLevel(Cells(own), every),
-        select=select.within(own) if isinstance(select, ByCell) else select,
+        select=select.within(own),
         optimizer=center,
         aggregate=aggregate,
         privacy=privacy,
