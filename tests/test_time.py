@@ -16,6 +16,7 @@ from laws import small
 from polycentric.clock import Hops, Load, Pairs, Punctual, load_of, traffic
 from polycentric.cohort import Cohort
 from polycentric.config import Settings
+from polycentric.coverage import Attached, covered
 from polycentric.draw import uniform
 from polycentric.errors import Mistake
 from polycentric.learn import Gradient, Maml, Train, Value
@@ -23,7 +24,7 @@ from polycentric.loop import Schedule, environment, prepare, resume
 from polycentric.method import Exchange, Method
 from polycentric.record import Folder, Tally
 from polycentric.round import Trip, run_round
-from polycentric.topology import Sums
+from polycentric.topology import CellClusters, Sums
 
 LAW = settings(max_examples=20, deadline=None, derandomize=True)
 D, N = 10, 6
@@ -295,6 +296,68 @@ def test_a_bridge_waits_for_the_farther_of_its_edges():
     assert times[1].item() == pytest.approx(times[2].item(), rel=1e-9)
 
 
+def test_a_far_center_is_behind_the_nearest_edge():
+    table = ((100.0, 9e4), (9e4, 100.0), (100.0, 9e4), (9e4, 100.0), (100.0, 9e4), (9e4, 100.0))
+    clock, near = pc.Physical(distance=table), pc.Physical(distance=100.0, **STILL)
+    assert seconds(clock, pc.Star()) == pytest.approx(seconds(replace(near, frequency_spread=0.5), pc.Star()))
+    with pytest.raises(Mistake, match=r"Physical\.distance has 1 columns, but there are 2 edges"):
+        seconds(pc.Physical(distance=((100.0,),) * N), CELLS)
+    with pytest.raises(Mistake, match=r"Physical.frequency is one number, or one for each client$"):
+        pc.Physical(frequency=((1e9, 2e9),) * N)
+
+
+def test_models_of_one_edge_are_equally_far():
+    table = tuple((100.0 * (k + 1), 1e4 * (k + 1)) for k in range(N))
+    several = CellClusters(CELLS, k=3)
+    one, many = (load(topology) for topology in (CELLS, several))
+    pairs = one.down()
+    near = pc.Physical(distance=table, **STILL).on_link(one, "down", pairs)
+    for r in range(3):
+        moved = pairs._replace(center=3 * pairs.center + r)
+        assert torch.equal(pc.Physical(distance=table, **STILL).on_link(many, "down", moved), near)
+
+
+def places(path, clients, metres=""):
+    rows = ["kind,x,y,radius", "edge,0,0,9000", "edge,1000,0,9000", *(f"client,{x},{y}," for x, y in clients)]
+    path.write_text("\n".join(rows))
+    return pc.Cells(pc.CellMap(places=str(path), metres=metres or None))
+
+
+def test_on_a_map_clients_are_as_far_as_they_stand(tmp_path):
+    near = places(tmp_path / "near.csv", [(0, 100 + k) for k in range(N)], 1.0)
+    far = places(tmp_path / "far.csv", [(0, 3000 + k) for k in range(N)], 1.0)
+    clock = pc.Physical(**STILL)
+    assert seconds(clock, near) < seconds(clock, far)
+    one = load(near)
+    pairs = one.up()
+    metres = torch.hypot(1000.0 * pairs.center, 100.0 + pairs.client)
+    assert torch.allclose(clock.on_link(one, "up", pairs), 8 * pairs.size / clock.rate("up", metres))
+    hierarchy = pc.TwoLevel(pc.Cells(Attached(near.geometry)), every=0)
+    assert seconds(clock, hierarchy) <= seconds(clock, near)
+    # A table that is given is what the user measured: it wins.
+    assert seconds(pc.Physical(distance=(500.0,) * N, **STILL), near) == seconds(
+        pc.Physical(distance=(500.0,) * N, **STILL), far
+    )
+
+
+def test_a_map_without_metres_has_the_clocks_distance_on_average():
+    geometry, n = pc.CellMap(4, nearest=True), 4000
+    every = torch.arange(n)
+    edge, client = covered(geometry, n).links(every)
+    metres = geometry.metres_to(edge, client, n, 0, 0, 500.0)
+    away = metres * (2 / 3 * geometry.radii.mean()) / 500.0  # back in the map's units
+    assert bool((away <= geometry.radii.max() + 1e-9).all())
+    assert float(metres.mean()) == pytest.approx(500, rel=0.1)  # not all of a disc is on the map
+    assert torch.allclose(geometry.metres_to(edge, client, n, 0, 0, 1000.0), 2 * metres)
+
+
+def test_walkers_are_near_and_far_in_turn():
+    cells = pc.Cells(pc.CellMap(4, speed=0.2, nearest=True))
+    clock = pc.Physical(**STILL)
+    took = [float(clock.needs(load(cells, some(*range(N), round=r)))[0]) for r in range(6)]
+    assert len(set(took)) > 3
+
+
 def test_fading_is_rayleigh_and_drawn_anew():
     n = 4000
     clock = pc.Physical(fading=True, **STILL)
@@ -477,6 +540,17 @@ def test_a_deadline_leaves_out_exactly_those_who_need_longer(deadline):
     assert bound.late(one).tolist() == (needs > deadline).tolist()
     assert not free.late(one).any()
     assert seconds(bound, pc.Star()) == min(float(needs.max()), deadline)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_deadline_is_for_clients_and_the_cloud_may_take_longer(every):
+    clock = pc.Normalised(deadline=2.0)
+    one = load(pc.TwoLevel(CELLS, every=every), some(*range(N), round=every - 1))
+    assert one.cloud and not bool(clock.late(one).any())
+    assert float(over(clock, pc.TwoLevel(CELLS, every=every), every).max()) == pytest.approx(10.1 + 1.1 * (every - 1))
+    strict = pc.Normalised(deadline=0.5)  # nobody makes it, and the edges meet in the cloud all the same
+    assert bool(strict.late(one).all())
+    assert seconds(strict, pc.TwoLevel(CELLS, every=1)) == pytest.approx(0.5 + 9)
 
 
 def test_who_is_late_is_asked_and_does_not_arrive(blobs):

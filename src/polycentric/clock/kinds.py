@@ -136,7 +136,9 @@ class Physical(Clock):
         bandwidth_up, bandwidth_down: B in Hz, a client's own.
         power_up, power_down: p in W.
         noise: N0 in W/Hz.   gain: g at one metre.   exponent: eta.
-        distance: metres to the station; one number, one for each client, or clients x edges.
+        distance: metres to the station; one number, one for each client, or clients x edges. Where edges and clients
+            are on a map and one number is given, the map says who is how far away (`CellMap.metres`). A center that
+            is no edge is behind the nearest.
         fading: draw every link anew in every exchange.
         frequency_spread, distance_spread: of the logarithm, where one number is given for all.
         wire, latency: bits a second and seconds, between stations and what is behind them.
@@ -170,6 +172,11 @@ class Physical(Clock):
                 value.numel() > 0 and bool((value > 0).all() and value.isfinite().all()),
                 f"Physical.{name} must be positive, got {getattr(self, name)}",
             )
+            most = 2 if name == "distance" else 1
+            require(
+                value.dim() <= most,
+                f"Physical.{name} is one number, or one for each client{', or clients x edges' * (most > 1)}",
+            )
         for name in ("exponent", "frequency_spread", "distance_spread", "latency"):
             _not_negative(self, name)
         for name in ("cycles", "cloud_distance"):
@@ -179,7 +186,7 @@ class Physical(Clock):
     def at_client(self, load: Load) -> Tensor:
         """c examples / f."""
         cycles = 6.0 * load.parameters if self.cycles is None else self.cycles
-        speed = self._of("frequency", self.frequency_spread, load, load.cohort.index, None)
+        speed = self._of("frequency", self.frequency_spread, load, load.cohort.index)
         return cycles * load.examples / speed
 
     def on_link(self, load: Load, way: Way, pairs: Pairs) -> Tensor:
@@ -209,9 +216,17 @@ class Physical(Clock):
         heard = self.gain / metres.double() ** self.exponent * power * fade
         return band * torch.log1p(heard / (band * self.noise)) / math.log(2)
 
-    def _radio(self, load: Load, way: Way, client: Tensor, edge: Tensor | None, size: Tensor) -> Tensor:
-        metres = self._of("distance", self.distance_spread, load, client, edge)
-        return 8 * size / self.rate(way, metres, self._fade(load, way, client, edge))
+    def _radio(self, load: Load, way: Way, client: Tensor, center: Tensor | None, size: Tensor) -> Tensor:
+        return 8 * size / self.rate(way, self._metres(load, client, center), self._fade(load, way, client, center))
+
+    def _metres(self, load: Load, client: Tensor, center: Tensor | None) -> Tensor:
+        topology = load.exchange.topology
+        if center is not None and isinstance(self.distance, int | float):
+            on_map = topology.metres(load.cohort, client, center, self.distance)
+            if on_map is not None:
+                return on_map.clamp(min=1.0)  # the gain is that at one metre
+        edge = None if center is None else topology.edge_of(center)
+        return self._of("distance", self.distance_spread, load, client, edge)
 
     def _fade(self, load: Load, way: Way, client: Tensor, edge: Tensor | None) -> Tensor | float:
         if not self.fading:
@@ -221,10 +236,10 @@ class Physical(Clock):
     def _by_wire(self, size: Tensor) -> Tensor:
         return self.latency + 8 * size / self.wire
 
-    def _of(self, name: str, spread: float, load: Load, client: Tensor, edge: Tensor | None) -> Tensor:
+    def _of(self, name: str, spread: float, load: Load, client: Tensor, edge: Tensor | None = None) -> Tensor:
         """A quantity of every client: looked up, or drawn about the number that is given for all.
 
-        `edge`: which edge it is about; None: the client's own, or its own station.
+        `edge`: which edge it is about; None: the client's own, or its own station, which is the nearest.
         """
         table = torch.as_tensor(getattr(self, name), dtype=torch.float64)
         n = load.cohort.n_clients
@@ -232,7 +247,13 @@ class Physical(Clock):
             key = load.cohort.seed, f"clock {name}"
             return table * (spread * (_own(*key, n)[client] if edge is None else normal(*key, client, edge))).exp()
         require(len(table) == n, f"Physical.{name} has {len(table)} numbers, but the federation has {n} clients")
-        return table[client] if table.dim() == 1 else table[client, 0 if edge is None else edge]
+        if table.dim() == 1:
+            return table[client]
+        if edge is None:
+            return table.min(1).values[client]
+        most = int(edge.max()) + 1 if len(edge) else 0
+        require(most <= table.shape[1], f"Physical.{name} has {table.shape[1]} columns, but there are {most} edges")
+        return table[client, edge]
 
 
 @lru_cache(maxsize=16)

@@ -11,8 +11,9 @@ Where there are centers, an exchange is synchronous: it ends with the slowest cl
 
     t+ = t + max_k (down_k + compute_k + up_k) + cloud,
 
-or at the deadline, and who would be later does not arrive. Where centers live at their clients, nobody waits for
-all: client k goes on when its neighbours N(k), itself among them, have been heard,
+or at the deadline, and who would be later does not arrive; edges wait so long whether they meet the cloud then or not.
+Where centers live at their clients, nobody waits for all: client k goes on when its neighbours N(k), itself among them,
+have been heard,
 
     t_k+ = max_{i in N(k)} (t_i + compute_i) + max_{i in N(k)} delta_ik,
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -85,7 +86,11 @@ class Clock(ABC):
         """Who of the cohort will miss the deadline, (cohort,) bool; known beforehand."""
         if self.deadline is None or load.exchange.topology.at_home:
             return torch.zeros(len(load.cohort), dtype=torch.bool)
-        return self.needs(load) > self.deadline
+        return self._to_edges(load) > self.deadline
+
+    def _to_edges(self, load: Load) -> Tensor:
+        """`needs` without the cloud: who waits for a client is its center, in every round alike."""
+        return self.needs(replace(load, meets=False)) if load.cloud else self.needs(load)
 
     def advance(self, times: Tensor, load: Load) -> Tensor:
         """When every client is done with an exchange, (clients,), from when it was done with the one before."""
@@ -96,7 +101,8 @@ class Clock(ABC):
         needs = self.needs(load)
         took = float(needs.max())
         if self.deadline is not None:
-            took = min(took, self.deadline)
+            near = self._to_edges(load)
+            took = min(float(near.max()), self.deadline) + float((needs - near).max())
         last = float(times[0]) if times.stride() == (0,) else float(times.max())
         return torch.tensor(last + took + self.at_cloud(load), dtype=times.dtype).expand(len(times))
 

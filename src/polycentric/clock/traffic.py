@@ -80,12 +80,16 @@ class Hops(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """An exchange as a clock sees it: work for every client, and messages. `parameters`: of the whole model."""
+    """An exchange as a clock sees it: work for every client, and messages.
+
+    `parameters`: of the whole model. `meets`: False to look at it as if edges did not meet the cloud after it.
+    """
 
     exchange: Exchange
     state: State
     cohort: Cohort
     parameters: int
+    meets: bool = True
 
     @cached_property
     def steps(self) -> Tensor:
@@ -132,7 +136,7 @@ class Load:
     @cached_property
     def cloud(self) -> int:
         """Bytes that every edge sends on to the cloud, and hears from it, after this exchange."""
-        met = len(self.cohort) > 0 and self.exchange.topology.met_cloud(self.cohort.round)
+        met = self.meets and len(self.cohort) > 0 and self.exchange.topology.met_cloud(self.cohort.round)
         return sum(self.row(name) for name in self.exchange.sends) if met else 0
 
     @property

@@ -55,6 +55,14 @@ class CellClusters(Topology):
         """K for each edge."""
         return self.cells.n_centers(n_clients) * self.k
 
+    def edge_of(self, center: Tensor) -> Tensor:
+        """The K models of an edge stand at it."""
+        return center // self.k
+
+    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
+        """As far as the edge."""
+        return self.cells.metres(cohort, client, self.edge_of(center), mean)
+
     def remembers(self, n_clients: int) -> Stacks:
         """The data every center heard last, and the model of every client at the first, second, ... of its edges.
 

@@ -54,6 +54,10 @@ class Cells(Topology):
         """The coverage in a cohort's round."""
         return covered(self.geometry, cohort.n_clients, cohort.seed, cohort.round)
 
+    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
+        """As far as on the map, if there is one."""
+        return self.geometry.metres_to(center, client, cohort.n_clients, cohort.seed, cohort.round, mean)
+
     def n_centers(self, n_clients: int) -> int:
         """One for each edge."""
         if not self.geometry.drawn:
@@ -122,6 +126,10 @@ class TwoLevel(Topology):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """As the edges; the cloud's mean follows when they meet."""
         return self.edges.up(memory, cohort, name)
+
+    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
+        """As the edges."""
+        return self.edges.metres(cohort, client, center, mean)
 
     def met_cloud(self, round: int) -> bool:
         """Whether the edges talk to the cloud at the end of this round."""

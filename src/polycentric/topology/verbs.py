@@ -66,6 +66,17 @@ class Topology(ABC):
         """Whether centers talk to a cloud above them at the end of this round."""
         return False
 
+    def edge_of(self, center: Tensor) -> Tensor:
+        """At which edge every center stands."""
+        return center
+
+    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
+        """How far clients are from centers in the cohort's round, pair by pair; None: nobody knows.
+
+        `mean`: metres on average, where there is a map without metres.
+        """
+        return None
+
     def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
         """How many times clients talk one after another in this exchange, such as the matchings that are active.
 
