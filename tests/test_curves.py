@@ -1,6 +1,7 @@
 """Learning curves of runs: what stands where, who is one band, what is said when it cannot be drawn."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import polycentric as pc
 from polycentric.cli import outcome
 from polycentric.config import Settings
 from polycentric.errors import Mistake
+from polycentric.report import curves
 from polycentric.report.curves import curve, figure, gathered, rows_of, together
 from polycentric.report.figure import panels
 
@@ -37,6 +39,38 @@ def test_a_point_for_every_evaluation(tmp_path):
     for over, x in (("rounds", [0, 1, 2, 3]), ("seconds", [0, 2.5, 5, 7.5]), ("bytes", [0, 30, 60, 90])):
         at, y = curve(run, over=over)
         assert at.tolist() == x and y.tolist() == [0.0, 0.1, 0.2, 0.3]
+
+
+def test_bytes_up_and_down_by_themselves(tmp_path):
+    run = a_run(tmp_path / "run", rounds=3)
+    assert curve(run, over="bytes_up")[0].tolist() == [0, 10, 20, 30]
+    assert curve(run, over="bytes_down")[0].tolist() == [0, 20, 40, 60]
+
+
+def test_seconds_and_trips_to_the_edge_have_no_axis_in_common(tmp_path, capsys):
+    a_run(tmp_path / "runs" / "a")
+    a_run(tmp_path / "runs" / "b", method="fesem", clock="normalised(t_c=20)")
+    out = str(tmp_path / "x.png")
+    assert outcome(["curves", str(tmp_path / "runs"), "--over", "seconds", "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "'fesem' was run under a normalised clock" in said and "'fedavg' under one of seconds" in said
+    assert outcome(["curves", str(tmp_path / "runs"), "--over", "rounds,bytes", "--out", out]) == 0
+
+
+def test_long_labels_leave_room_for_the_curves(tmp_path, monkeypatch):
+    widths = []
+
+    @contextmanager
+    def measured(*args, **how):
+        with panels(*args, **how) as axes:
+            yield axes
+            axes[0, 0].figure.canvas.draw()
+            widths.append(axes[0, 0].get_position().width)
+
+    monkeypatch.setattr(curves, "panels", measured)
+    settings = "cells=overlap(u=20, v=10), select=by-cell(n=20), alpha_v=1.3, clock=physical(distance=200, fading=true)"
+    figure({f"fedmes, {settings}, lr={n}": [a_run(tmp_path / f"{n}")] for n in range(3)}, tmp_path / "long.png")
+    assert widths[0] > 0.5  # of the figure
 
 
 def test_what_a_run_really_writes_can_be_drawn(tmp_path, blobs):

@@ -374,7 +374,10 @@ def compare(
 def curves(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")],
     over: Annotated[
-        str, typer.Option(help="rounds, seconds (simulated) or bytes; several with commas, a panel each.")
+        str,
+        typer.Option(
+            help="rounds, seconds (simulated), bytes, bytes_up, bytes_down; several with commas, a panel each."
+        ),
     ] = "rounds",
     metric: Annotated[str, typer.Option(help="A number of metrics.jsonl.")] = "micro_accuracy",
     out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("curves.png"),

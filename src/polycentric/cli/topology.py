@@ -180,7 +180,7 @@ def _graph_rows(graph: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def edge_summary(topology: Any, n_clients: int, seed: int) -> dict[str, Any]:
-    """The numbers of a topology with edges, equal clients, round 0."""
+    """The numbers of a topology with edges, equal clients, round 0; zeta is that of a round without the cloud."""
     from ..coverage import covered
     from ..edge_theory import cells_of, edge_facts
 
@@ -199,7 +199,7 @@ def edge_summary(topology: Any, n_clients: int, seed: int) -> dict[str, Any]:
         "in_overlaps": int((cells.covers > 1).sum()),
         "bridge": own.bridge,
         "cloud_every": getattr(topology, "every", None),
-        "zeta": facts.zeta,
+        "zeta": 0.0 if getattr(topology, "every", None) == 1 else facts.zeta,
         "column_sums": [round(float(facts.columns.min()), 6), round(float(facts.columns.max()), 6)],
         "doubly_stochastic": facts.doubly_stochastic,
     }
@@ -221,7 +221,10 @@ def _table(facts: dict[str, Any]) -> Any:
 
     low, high = facts["column_sums"]
     zeta = facts["zeta"]
+    every = facts["cloud_every"]
     agree = "they never agree" if zeta > 1 - 1e-9 else "what is left of a disagreement after a round"
+    if every:
+        agree = f"{agree}; before they meet" if every > 1 else "all agree after every round"
     rows = [
         ("edges", str(facts["edges"])),
         ("clients", f"{facts['clients']:,}, {facts['in_overlaps']:,} of them in overlaps; {facts['pairs']:,} pairs"),
@@ -233,7 +236,7 @@ def _table(facts: dict[str, Any]) -> Any:
         ("columns sum to", f"{low:.4f}" if high - low < 1e-6 else f"{low:.4f} to {high:.4f}"),
         ("doubly stochastic", "yes" if facts["doubly_stochastic"] else "no: some clients count more than others"),
     ]
-    if facts["cloud_every"] is not None:
-        said = f"every {facts['cloud_every']} rounds" if facts["cloud_every"] else "never"
-        rows.append(("cloud", f"{said}; then all edges agree" if facts["cloud_every"] else said))
+    if every is not None:
+        said = f"every {every} rounds; then all edges agree" if every > 1 else "every round" if every else "never"
+        rows.append(("cloud", said))
     return _grid(rows)

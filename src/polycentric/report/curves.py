@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,10 +20,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
-Over = Literal["rounds", "seconds", "bytes"]
+Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"]
 Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
 
-AXES = {"rounds": "rounds", "seconds": "simulated seconds", "bytes": "bytes moved, up and down"}
+AXES = {
+    "rounds": "rounds",
+    "seconds": "simulated seconds",
+    "bytes": "bytes moved, up and down",
+    "bytes_up": "bytes moved up",
+    "bytes_down": "bytes moved down",
+}
+KEYS = {
+    "rounds": ("round",),
+    "seconds": ("simulated_seconds",),
+    "bytes": ("bytes_up", "bytes_down"),
+}  # others: their own
+WIDE = 46  # letters of a label on one line
 # Settings that do not make another method.
 ASIDE = {"seed", "device", "executor", "block", "workers", "checkpoint_every"}
 
@@ -43,8 +56,7 @@ def curve(folder: Path, metric: str = "micro_accuracy", over: Over = "rounds") -
     there = [row for row in rows if row.get(metric) is not None]
     old = over == "seconds" and any("simulated_seconds" not in row for row in there)
     require(not old, f"{folder} does not tell simulated seconds: it was run before there was a clock; run it again")
-    keys = {"rounds": ("round",), "seconds": ("simulated_seconds",), "bytes": ("bytes_up", "bytes_down")}[over]
-    x = [float(sum(row[key] for key in keys)) for row in there]
+    x = [float(sum(row[key] for key in KEYS.get(over, (over,)))) for row in there]
     return np.array(x), np.array([float(row[metric]) for row in there])
 
 
@@ -83,13 +95,28 @@ def draw(axis: Axes, groups: Groups, metric: str = "micro_accuracy", over: Over 
             )
         else:
             band(axis, *together(curves), number, label)
-    axis.set_xlabel(AXES[over])
+    axis.set_xlabel(AXES[over] if over != "seconds" else _unit(groups))
     axis.set_ylabel(metric.replace("_", " "))
     if is_share(metric):
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
-    if over == "bytes":
+    if over.startswith("bytes"):
         axis.xaxis.set_major_locator(MaxNLocator(6))
         axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def _unit(groups: Groups) -> str:
+    """What a second is; runs whose clocks count in different units have no axis in common."""
+    clocks: dict[bool, str] = {}
+    for label, folders in groups.items():
+        for folder in folders:
+            clock = str(Folder(folder).read_json("config.json").get("clock", ""))
+            clocks.setdefault(clock.lower().startswith("normalised"), label)
+    require(
+        len(clocks) < 2,
+        f"'{clocks.get(True)}' was run under a normalised clock, whose unit is a trip to the edge, and "
+        f"'{clocks.get(False)}' under one of seconds: draw them over rounds or bytes, or run them under one --clock",
+    )
+    return "simulated time, normalised" if True in clocks else AXES["seconds"]
 
 
 def figure(
@@ -104,6 +131,7 @@ def figure(
         lines, labels = axes[0, 0].get_legend_handles_labels()
         seeds = {len(folders) for folders in groups.values()}
         title = f"mean and one deviation, {seeds.pop()} seeds" if len(seeds) == 1 and seeds != {1} else None
+        labels = [fill(label, WIDE, subsequent_indent="  ") for label in labels]
         axes[0, -1].legend(lines, labels, title=title, fontsize=8.5, title_fontsize=8.5, alignment="left")
 
 

@@ -12,6 +12,7 @@ from ..coverage import Attached, CellMap, Coverage, Geometry, covered
 from .figure import colour, panels
 
 MOST_DOTS = 5_000  # clients drawn; the others are left out, and said
+FEW = 12  # edges whose cells may be drawn as circles where they have no coordinates
 TRAILS, TRAIL = 16, 5  # clients whose way is drawn, and over how many rounds
 
 
@@ -20,7 +21,8 @@ def draw_map(
 ) -> Path:
     """Clients and edges, one panel a round; a client in one cell has its edge's colour, a bridge is dark.
 
-    Where the geometry has no coordinates, edges stand on a circle and a client stands between the edges that cover it.
+    Where the geometry has no coordinates, edges stand on a circle and clients where the circles of just their edges
+    overlap; where no circles can show that, there are none, and a client stands between its edges.
     """
     with panels(path, 1, len(rounds), size=(4.6, 4.4)) as axes:
         for axis, round in zip(axes[0], rounds, strict=True):
@@ -79,23 +81,53 @@ def _panel(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int)
 
 
 def _laid_out(cells: Coverage) -> tuple[Any, Any, Any]:
-    """Edges on a circle; the clients of a region in a sunflower about the middle of its edges."""
+    """Edges on a circle, all with one radius, and every client inside the circles of its edges and of no other.
+
+    The radius is the one with the least ground that nobody stands on, and with some room for every client. Where no
+    radius has a place for every region, radii are 0: no circles tell the truth, and clients stand between their edges.
+    """
     n = cells.n_edges
     angle = np.pi / 2 + 2 * np.pi * np.arange(n) / n
     stations = np.stack([np.cos(angle), np.sin(angle)], 1) if n > 1 else np.zeros((1, 2))
     gap = 2 * np.sin(np.pi / n) if n > 1 else 1.0
-    regions, at = cells.regions, np.zeros((cells.n_clients, 2))
-    of = regions.of.numpy()
+    regions, of = cells.regions, cells.regions.of.numpy()
+    sizes = np.bincount(of)
+    step = gap / 60
+    grid = np.stack(np.meshgrid(*[np.arange(-3, 3, step)] * 2), -1).reshape(-1, 2) if n <= FEW else np.zeros((0, 2))
+    grid[:, 0] += np.where(
+        np.round((grid[:, 1] + 3) / step) % 2 == 1, step / 2, 0.0
+    )  # every second row between the others
+    away = np.hypot(*np.moveaxis(grid[:, None] - stations, -1, 0))  # (places, edges)
+    best: tuple[float, float, list[Any]] = (0.0, 0.0, [])
+    for radius in gap * np.linspace(0.4, 1.2, 33) if len(grid) else ():
+        inside, outside = away < radius - step, away > radius + step
+        rooms = []
+        for edges in regions.edges:
+            mine = np.isin(np.arange(n), edges)
+            rooms.append(np.flatnonzero(np.where(mine, inside, outside).all(1)))
+        room = min(len(places) / size for places, size in zip(rooms, sizes, strict=True))
+        used = sum(map(len, rooms)) / max(1, int(inside.any(1).sum()))
+        if room >= 1 and used + 0.02 * min(room, 10) > best[0]:
+            best = (used + 0.02 * min(room, 10), radius, rooms)
+    _, radius, rooms = best
+    at = np.zeros((cells.n_clients, 2))
     for number, edges in enumerate(regions.edges):
         members = np.flatnonzero(of == number)
-        middle = stations[list(edges)].mean(0) * (1.5 if len(edges) == 1 and n > 1 else 1.0)
-        k = np.arange(len(members))
-        reach = gap * 0.2 * np.sqrt((k + 0.5) / max(len(members), 12))
-        at[members] = middle + np.stack([np.cos(2.399963 * k), np.sin(2.399963 * k)], 1) * reach[:, None]
-    away = np.hypot(*(at[cells.client.numpy()] - stations[cells.edge.numpy()]).T)
-    radii = np.full(n, 0.25 * gap)
-    np.maximum.at(radii, cells.edge.numpy(), away)
-    return stations, radii * 1.04, at
+        at[members] = _spread(grid[rooms[number]], len(members)) if rooms else stations[list(edges)].mean(0)
+        if not rooms:
+            k = np.arange(len(members))
+            reach = gap * 0.2 * np.sqrt((k + 0.5) / max(len(members), 12))
+            at[members] += np.stack([np.cos(2.399963 * k), np.sin(2.399963 * k)], 1) * reach[:, None]
+    return stations, np.full(n, radius), at
+
+
+def _spread(places: Any, n: int) -> Any:
+    """n of these places about their middle, as far apart as there is room for."""
+    middle = places.mean(0)
+    middle = places[np.hypot(*(places - middle).T).argmin()]  # a region may not hold its own middle
+    order = np.hypot(*(places - middle).T).argsort(kind="stable")
+    few = order[: max(n, len(order) // 2)]
+    return places[few[np.linspace(0, len(few) - 1, n).round().astype(int)]] if n else places[:0]
 
 
 def _trails(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int) -> None:
