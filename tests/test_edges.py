@@ -6,17 +6,23 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from polycentric import CellMap, Matchings, Mistake, Overlap, hierarchical
+from polycentric import CellMap, CellRegions, Matchings, Mistake, Normalised, Overlap, RingCells, hierarchical
 from polycentric.cells import digest
 from polycentric.cli import outcome
+from polycentric.clock import Load
+from polycentric.cohort import Cohort
 from polycentric.config import Settings
-from polycentric.coverage import Attached
+from polycentric.coverage import Attached, covered
+from polycentric.learn import Train
+from polycentric.method import Exchange, Method
 from polycentric.methods import METHODS
-from polycentric.report.maps import draw_map
+from polycentric.report.maps import _laid_out, draw_map
 from polycentric.reproduce import TABLES
-from polycentric.reproduce.fedmes import FEDMES, history, round_time, rounds_by
+from polycentric.reproduce.fedmes import FEDMES, ends, history, over_by, round_time, rounds_by
 
 
 def shown(capsys, *words: str) -> dict:
@@ -101,6 +107,31 @@ def test_maps_are_drawn(geometry, n, rounds, tmp_path: Path):
     assert path.read_bytes() == draw_map(geometry, n, tmp_path / "again.png", rounds=rounds).read_bytes()
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [Overlap(20, 10), Overlap(0, 20, 30), Overlap(10, 10, 30), Overlap(0, 30), Overlap(30, 0), RingCells(4, 15, 10),
+     RingCells(4, 0, 25), RingCells(8, 10, 5), CellRegions("0:10 1:20 0+1:10 0+2:30 1+2:20")],
+    ids=repr,
+)  # fmt: skip
+def test_who_stands_in_a_circle_is_covered_by_its_edge(cells):
+    cover = covered(cells, cells.natural)
+    stations, radii, at = _laid_out(cover)
+    inside = np.hypot(*np.moveaxis(at[:, None] - stations, -1, 0)) < radii
+    assert (radii > 0).all() and np.array_equal(inside, cover.table.toarray().T > 0)
+
+
+def test_where_circles_would_lie_there_are_none():
+    _, radii, _ = _laid_out(covered(CellRegions("0:5 1:5 2:5 3:5 0+2:5 1+3:5"), 30))  # opposite cells, not neighbours
+    assert (radii == 0).all()
+
+
+@pytest.mark.parametrize(("every", "zeta", "said"), [(1, 0.0, "all agree after every round"), (5, 1.0, "before they")])
+def test_a_hierarchy_agrees_when_it_meets(every, zeta, said, capsys):
+    words = ["topology", "show", "hierarchical", "--set", f"every={every}"]
+    assert outcome([*words, "--json"]) == 0 and json.loads(capsys.readouterr().out)["zeta"] == pytest.approx(zeta)
+    assert outcome(words) == 0 and said in capsys.readouterr().out
+
+
 # -- simulated time ------------------------------------------------------------------------------------------
 
 
@@ -108,6 +139,20 @@ def test_the_mean_time_of_a_round():  # E10
     assert round_time() == pytest.approx(1.1)
     assert [round_time(every) for every in (1, 2, 5, 10)] == pytest.approx([10.1, 5.6, 2.9, 2.0])
     assert [rounds_by(80, every) for every in (0, 1, 5)] == [72, 7, 27]
+
+
+@pytest.mark.parametrize(("every", "t_c"), [(0, 10.0), (1, 10.0), (2, 8.0), (5, 40.0), (10, 10.0)])
+def test_rounds_end_when_the_clock_says(every, t_c):
+    clock, topology = Normalised(t_c=t_c), hierarchical(cells=Overlap(2, 0), every=every).exchanges[0].topology
+    times, index = torch.zeros(6, dtype=torch.float64), torch.arange(6)
+    for round in range(12):
+        cohort = Cohort(index, torch.ones(6).long(), torch.ones(6).double(), 6, 0, round)
+        exchange = Exchange(learn=(Train(batch=1),), topology=topology)
+        state = Method.of("made", exchange).begin({"model": torch.zeros(1, 4)}, 6)
+        times = clock.advance(times, Load(exchange, state, cohort, 4))
+        assert ends(round + 1, every, t_c) == pytest.approx(float(times.max()))
+        assert over_by(float(times.max()), every, t_c) == round + 1
+        assert over_by(float(times.max()) - 0.01, every, t_c) == round
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 10])
