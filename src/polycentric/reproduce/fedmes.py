@@ -197,7 +197,7 @@ def _unmixed(data: str) -> list[Row]:
 
 def _times(data: str) -> list[Row]:
     rows = []
-    for row in _main("c", data):
+    for row in (*_main("c", data), *_unmixed(data)):
         every = int(row.settings["set"].get("every", 0))
         what = f"simulated time to {100 * AIMS[data]:.0f} %"
         rows.append(Row(f"time {row.setting}", row.settings, None, _time_to(AIMS[data], every), what, _data(data)))
@@ -307,7 +307,9 @@ def _sooner(data: str) -> Claim:
             return None, "one of the rows was not run, or FedMes did not get there"
         shown = ", ".join(f"T={e}: {'not there' if math.isnan(t) else format(t, '.0f')}" for e, t in ran.items())
         best = min((t for t in ran.values() if not math.isnan(t)), default=math.inf)
-        return mine < best, f"FedMes (20,10) {mine:.0f}; {shown}"
+        same = _mean(values, f"{head.replace('time', 'time unmixed')} FedMes (20,10)")
+        fair = "" if math.isnan(same) else f", unmixed, as the hierarchies' data are, {same:.0f}"
+        return max(mine, 0 if math.isnan(same) else same) < best, f"FedMes (20,10) {mine:.0f}{fair}; {shown}"
 
     return Claim(
         f"FedMes is at {100 * AIMS[data]:.0f} % sooner than every hierarchy (c, {SHORT[data]}, simulated time).", judge
@@ -525,6 +527,7 @@ FEDMES = Table(
         "channels, nor with He's first weights): on 2,000 training images its loss after 500 steps is 2.40, at 0.003 "
         "as well, and 1.92 at 0.001, which our rows take. A step of 30 clients takes 11.4 ms on an H200 "
         "(`benchmarks/steps.py --cases 30x10-vgg`); by that all rows of CIFAR-10 are some 17 hours, and one was run.",
+        "Nets were run on one H200 with convolutions in TF32, eight runs beside each other.",
         "MNIST: two 5 x 5 convolutions (32, 64), dense 512. Fashion-MNIST: the same two convolutions and one linear "
         "layer. CIFAR-10: VGG-11 with GroupNorm in the place of BatchNorm. The paper gives no widths.",
     ),
