@@ -181,7 +181,7 @@ def main() -> None:
     for name in asked.cases:
         case = Case(name, device, asked.small)
         measured(case, device, WAYS[-1:] if asked.last else WAYS)
-        for way in WAYS[-1:] if asked.last else WAYS[-2:] if asked.rows else ():
+        for way in (WAYS[-1:] if asked.last else WAYS[-2:]) if asked.rows else ():
             with having(way):
                 profiled(case, device, asked.rows, way)
 

@@ -372,7 +372,7 @@ def test_pairs_are_split_or_refused(text):
 def test_data_dealt_for_other_cells_are_noticed():
     how = {"method": "fedmes", "data": "digits", "clients": 90, "rounds": 1, "set": {"cells": "overlap(u=30, v=0)"}}
     with pytest.warns(UserWarning, match=r"dealt for Overlap\(u=20, v=10, w=0\) and the method has Overlap\(u=30"):
-        Settings.of(how | {"partition": "cells=b"}).prepare()
+        Settings.of(how | {"partition": "cells=b+rotations=2"}).prepare()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for method in ("fedmes", "hierarchical"):  # every client at one edge: the same cells still

@@ -120,12 +120,25 @@ def test_who_stands_in_a_circle_is_covered_by_its_edge(cells):
     assert (radii > 0).all() and np.array_equal(inside, cover.table.toarray().T > 0)
 
 
+def test_a_hierarchy_that_is_not_there_yet_is_not_beaten():
+    """Not run is not the same as run and not reached."""
+    claim = next(c for c in FEDMES.claims if "(c, mnist" in c.text)
+    times = {f"time c mnist: hierarchical T={every}": [30.0] for every in (1, 2, 5, 10)}
+    times["time c mnist: FedMes (20,10)"] = [8.0]
+    assert claim.judge(times)[0] is True
+    assert claim.judge(times | {"time unmixed c mnist: FedMes (20,10)": [13.0]})[0] is True
+    lost = claim.judge(times | {"time unmixed c mnist: FedMes (20,10)": [math.nan]})
+    assert lost[0] is False and "unmixed not there" in lost[1]
+
+
 def test_where_circles_would_lie_there_are_none():
     _, radii, _ = _laid_out(covered(CellRegions("0:5 1:5 2:5 3:5 0+2:5 1+3:5"), 30))  # opposite cells, not neighbours
     assert (radii == 0).all()
 
 
-@pytest.mark.parametrize(("every", "zeta", "said"), [(1, 0.0, "all agree after every round"), (5, 1.0, "before they")])
+@pytest.mark.parametrize(
+    ("every", "zeta", "said"), [(1, 0.0, "all agree after every round"), (5, 1.0, "no agreement, until they meet")]
+)
 def test_a_hierarchy_agrees_when_it_meets(every, zeta, said, capsys):
     words = ["topology", "show", "hierarchical", "--set", f"every={every}"]
     assert outcome([*words, "--json"]) == 0 and json.loads(capsys.readouterr().out)["zeta"] == pytest.approx(zeta)

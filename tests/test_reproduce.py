@@ -125,7 +125,7 @@ def test_rows_that_were_not_run_are_on_the_page_and_told(tmp_path):
     written = reproduce_table(one, tmp_path, tmp_path / "runs", device="cpu", bar=bar, only=["alone"])
     rows, page = json.loads((tmp_path / "tiny.json").read_text()), written.path.read_text()
     assert written.missing == ("together", "no number") and [row["seeds"] for row in rows] == [0, 1, 0]
-    assert "| together |" not in page and "Not run: together, no number." in page
+    assert "| together |" not in page and "Not run: together; no number." in page
     assert "- Together is better. **cannot be told**: a row was not run" in page
     written = reproduce_table(one, tmp_path, tmp_path / "runs", device="cpu", bar=bar, only=["together", "number"])
     assert (

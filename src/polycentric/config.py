@@ -24,7 +24,7 @@ from .aggregate import Aggregate, GeometricMedian, Krum, Mean, Median, TrimmedMe
 from .attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
 from .clock import Clock, Delays, Normalised, Physical
 from .coverage import GEOMETRIES, Attached, Geometry
-from .data import Federation, InCells, load
+from .data import Federation, InCells, Sampled, Turned, load
 from .data.partition import parse
 from .edge_theory import cells_of
 from .errors import Mistake, require, unknown
@@ -145,6 +145,8 @@ class Settings(BaseModel):
     def _compare_cells(self, method: Method) -> None:
         """Say so where data were dealt for other cells than the method's."""
         dealt = parse(self.partition, self.clients) if self.partition else None
+        while isinstance(dealt, Turned | Sampled):
+            dealt = dealt.deal
         own = cells_of(method.exchanges[-1].topology)
         if not isinstance(dealt, InCells) or own is None:
             return

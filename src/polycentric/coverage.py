@@ -40,6 +40,7 @@ MOST_BYTES = 64 << 20  # of a file that is read
 MOST_LINKS = 50_000_000
 MOST_EDGES = 100_000
 NODES = 1_000  # of the search for numbers that fill all edges
+MANY_REGIONS = 500  # where only a part of the map is searched
 
 
 @dataclass(frozen=True, eq=False)
@@ -480,7 +481,7 @@ class CellMap(Geometry):
     places: str | None = None
     trace: str | None = None
     seed: int | None = None
-    metres: float | None = None
+    metres: float | None = field(default=None, compare=False)  # who is covered does not depend on it
     digest: str = field(init=False, default="")  # of the files: another content, another map
 
     def __post_init__(self) -> None:
@@ -747,33 +748,47 @@ def shared(n: int, sizes: Sequence[float]) -> list[int]:
 
 
 def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int], near: list[int]) -> list[int]:
-    """Clients of every region so that edges have what they want, close to given numbers.
+    """Clients of every region so that edges have what they want, close to given numbers, by an integer program:
 
         min  M sum_e s_e + sum_r |x_r - near_r|     s.t.  sum_{r in e} x_r + s_e = wanted_e,  0 <= x_r <= most_r whole
 
-    s_e is what edge e lacks; M is so large that no closeness is worth a client that is missing.
+    s_e is what edge e lacks; M is so large that no closeness is worth a client that is missing. On large maps regions
+    keep their numbers where no edge that lacks some is near: neither theirs nor one that shares a region with it.
 
     >>> filled_up([(0,), (1,), (0, 1)], [10, 100, 50], [20, 20], [7, 10, 10])
     [10, 10, 10]
     """
-    n, n_edges = len(edges), len(wanted)
-    region = np.repeat(np.arange(n), [len(mine) for mine in edges])
+    region = np.repeat(np.arange(len(edges)), [len(mine) for mine in edges])
     edge = np.fromiter((e for mine in edges for e in mine), dtype=np.int64, count=len(region))
-    heard = coo_array((np.ones(len(region)), (edge, region)), shape=(n_edges, n))
-    eye, lacks = eye_array(n), eye_array(n_edges)
-    start = np.array(near, dtype=np.float64)
+    heard = coo_array((np.ones(len(region)), (edge, region)), shape=(len(wanted), len(edges))).tocsc()
+    start, room = np.array(near, dtype=np.float64), np.array(most, dtype=np.float64)
+    lacks = np.array(wanted) - heard @ start
+    free = np.arange(len(edges))
+    if len(edges) > MANY_REGIONS:
+        around = heard @ (heard.T @ (lacks > 0)) > 0
+        free = np.flatnonzero(heard.T @ around > 0)
+    part = heard[:, free]
+    n, n_edges = part.shape[1], len(wanted)
+    eye, none = eye_array(n), coo_array((n, n_edges))
+    aim = lacks + part @ start[free]
     found = milp(  # x, then what edges lack, then how far x is from `near`
         np.concatenate([np.zeros(n), np.full(n_edges, 1.0 + 2 * sum(wanted)), np.ones(n)]),
         integrality=np.concatenate([np.ones(n), np.zeros(n_edges + n)]),
-        bounds=Bounds(0, np.concatenate([most, wanted, np.full(n, np.inf)])),
+        bounds=Bounds(0, np.concatenate([room[free], wanted, np.full(n, np.inf)])),
         constraints=[
-            LinearConstraint(hstack([heard, lacks, coo_array((n_edges, n))]), wanted, wanted),
-            LinearConstraint(hstack([eye, coo_array((n, n_edges)), -eye]), -np.inf, start),
-            LinearConstraint(hstack([eye, coo_array((n, n_edges)), eye]), start, np.inf),
+            LinearConstraint(hstack([part, eye_array(n_edges), none.T]), aim, aim),
+            LinearConstraint(hstack([eye, none, -eye]), -np.inf, start[free]),
+            LinearConstraint(hstack([eye, none, eye]), start[free], np.inf),
         ],
         options={"node_limit": NODES},  # nodes, not seconds: the same answer on every machine
     )
-    return near if found.x is None else [round(x) for x in found.x[:n].tolist()]
+    out = start.copy()
+    if found.x is not None:
+        out[free] = np.round(found.x[:n])
+    better = (
+        np.array(wanted) - heard @ out
+    ).sum() < lacks.sum()  # a search that was cut short may end behind its start
+    return [int(x) for x in (out if better else start)]
 
 
 def _check_sizes(what: str, *sizes: int) -> None:

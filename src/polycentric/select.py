@@ -327,9 +327,9 @@ class ByCell(Around):
     Of the n clients of edge i a share |R| / |C_i| comes from every region R of its cell C_i, clients of one region
     being those that the same edges cover. With u clients alone and v in each overlap that is u n / (u + 2 v) alone and
     v n / (u + 2 v) from each overlap. Largest remainders round these numbers so that no edge gets more than n. If an
-    edge is left with fewer although its cell has them, as many are moved from region to region as it takes (a small
-    integer program), so that every edge gets exactly n wherever there is a choice that gives them all n, and as few
-    as possible are missing elsewhere.
+    edge is left with fewer although its cell has them, as many are moved from region to region as it takes
+    (`filled_up`), so that every edge gets exactly n wherever there is a choice that gives them all n, and as few as
+    possible are missing elsewhere; on maps of more than 500 regions only those near that edge are looked at.
 
     Arguments:
         n: clients of each edge.

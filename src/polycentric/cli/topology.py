@@ -180,7 +180,7 @@ def _graph_rows(graph: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def edge_summary(topology: Any, n_clients: int, seed: int) -> dict[str, Any]:
-    """The numbers of a topology with edges, equal clients, round 0; zeta is that of a round without the cloud."""
+    """The numbers of a topology with edges, equal clients, round 0; zeta knows of a cloud that is met every round."""
     from ..coverage import covered
     from ..edge_theory import cells_of, edge_facts
 
@@ -224,7 +224,8 @@ def _table(facts: dict[str, Any]) -> Any:
     every = facts["cloud_every"]
     agree = "they never agree" if zeta > 1 - 1e-9 else "what is left of a disagreement after a round"
     if every:
-        agree = f"{agree}; before they meet" if every > 1 else "all agree after every round"
+        alone = "no agreement" if zeta > 1 - 1e-9 else "left of a disagreement after a round"
+        agree = f"{alone}, until they meet in the cloud" if every > 1 else "all agree after every round"
     rows = [
         ("edges", str(facts["edges"])),
         ("clients", f"{facts['clients']:,}, {facts['in_overlaps']:,} of them in overlaps; {facts['pairs']:,} pairs"),

@@ -137,8 +137,8 @@ class Physical(Clock):
         power_up, power_down: p in W.
         noise: N0 in W/Hz.   gain: g at one metre.   exponent: eta.
         distance: metres to the station; one number, one for each client, or clients x edges. Where edges and clients
-            are on a map and one number is given, the map says who is how far away (`CellMap.metres`). A center that
-            is no edge is behind the nearest.
+            are on a map and one number is given, the map says who is how far away (`CellMap.metres`). To a center that
+            is far away, and to other clients, a client sends by its nearest edge.
         fading: draw every link anew in every exchange.
         frequency_spread, distance_spread: of the logarithm, where one number is given for all.
         wire, latency: bits a second and seconds, between stations and what is behind them.

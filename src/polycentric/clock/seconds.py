@@ -98,13 +98,21 @@ class Clock(ABC):
             return self._between_neighbours(times, load)
         if not len(load.cohort):
             return times
-        needs = self.needs(load)
-        took = float(needs.max())
-        if self.deadline is not None:
-            near = self._to_edges(load)
-            took = min(float(near.max()), self.deadline) + float((needs - near).max())
+        took, met = self._slowest_in_time(load)
         last = float(times[0]) if times.stride() == (0,) else float(times.max())
-        return torch.tensor(last + took + self.at_cloud(load), dtype=times.dtype).expand(len(times))
+        return torch.tensor(last + took + (self.at_cloud(load) if met else 0.0), dtype=times.dtype).expand(len(times))
+
+    def _slowest_in_time(self, load: Load) -> tuple[float, bool]:
+        """Seconds until all have answered who will, and whether anybody does: edges that heard nobody do not meet."""
+        needs = self.needs(load)
+        if self.deadline is None:
+            return float(needs.max()), True
+        near = self._to_edges(load)
+        on_time = near <= self.deadline
+        if bool(on_time.all()):
+            return float(needs.max()), True
+        beyond = (needs - near)[on_time]  # what the cloud takes, after all have been waited for
+        return self.deadline + max(0.0, float(beyond.max()) if len(beyond) else 0.0), bool(on_time.any())
 
     def _between_neighbours(self, times: Tensor, load: Load) -> Tensor:
         times = self._heard(times, load, load.hops("down"), None).clone()

@@ -425,7 +425,7 @@ class InCells:
         per_client: classes of each, in b and c.
         two_per_cell: in c, a cell's group is two classes, and classes of no cell are left out of training and test.
         mixed: in c, whoever is in an overlap draws from the groups of all its cells; if not, from the group of the
-            one cell a hierarchy would attach it to, so that every geometry with equal cells has the same data.
+            one cell a hierarchy would attach it to, so that data are alike in every geometry with equal cells.
 
     Reference: Han et al., FedMes, IEEE JSAC 2021; it does not say how overlaps are filled, so that is our rule.
     """

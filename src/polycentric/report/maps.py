@@ -92,19 +92,17 @@ def _laid_out(cells: Coverage) -> tuple[Any, Any, Any]:
     gap = 2 * np.sin(np.pi / n) if n > 1 else 1.0
     regions, of = cells.regions, cells.regions.of.numpy()
     sizes = np.bincount(of)
-    step = gap / 60
-    grid = np.stack(np.meshgrid(*[np.arange(-3, 3, step)] * 2), -1).reshape(-1, 2) if n <= FEW else np.zeros((0, 2))
-    grid[:, 0] += np.where(
-        np.round((grid[:, 1] + 3) / step) % 2 == 1, step / 2, 0.0
-    )  # every second row between the others
+    far = 1 + 1.2 * gap  # no circle reaches further
+    step = far / 110
+    grid = np.stack(np.meshgrid(*[np.arange(-far, far, step)] * 2), -1).reshape(-1, 2) if n <= FEW else np.zeros((0, 2))
+    grid[:, 0] += np.where(np.round((grid[:, 1] + far) / step) % 2 == 1, step / 2, 0.0)  # every second row in between
     away = np.hypot(*np.moveaxis(grid[:, None] - stations, -1, 0))  # (places, edges)
+    each = 2 ** np.arange(n)
     best: tuple[float, float, list[Any]] = (0.0, 0.0, [])
     for radius in gap * np.linspace(0.4, 1.2, 33) if len(grid) else ():
-        inside, outside = away < radius - step, away > radius + step
-        rooms = []
-        for edges in regions.edges:
-            mine = np.isin(np.arange(n), edges)
-            rooms.append(np.flatnonzero(np.where(mine, inside, outside).all(1)))
+        inside, clear = away < radius, (np.abs(away - radius) > step).all(1)  # not on a line
+        code = np.where(clear, inside @ each, -1)
+        rooms = [np.flatnonzero(code == each[list(edges)].sum()) for edges in regions.edges]
         room = min(len(places) / size for places, size in zip(rooms, sizes, strict=True))
         used = sum(map(len, rooms)) / max(1, int(inside.any(1).sum()))
         if room >= 1 and used + 0.02 * min(room, 10) > best[0]:

@@ -307,9 +307,11 @@ def _sooner(data: str) -> Claim:
             return None, "one of the rows was not run, or FedMes did not get there"
         shown = ", ".join(f"T={e}: {'not there' if math.isnan(t) else format(t, '.0f')}" for e, t in ran.items())
         best = min((t for t in ran.values() if not math.isnan(t)), default=math.inf)
-        same = _mean(values, f"{head.replace('time', 'time unmixed')} FedMes (20,10)")
-        fair = "" if math.isnan(same) else f", unmixed, as the hierarchies' data are, {same:.0f}"
-        return max(mine, 0 if math.isnan(same) else same) < best, f"FedMes (20,10) {mine:.0f}{fair}; {shown}"
+        if found := values.get(f"{head.replace('time', 'time unmixed')} FedMes (20,10)"):  # as the hierarchies' data
+            unmixed = statistics.fmean(found)
+            there = "not there" if math.isnan(unmixed) else f"{unmixed:.0f}"
+            return mine < best and unmixed < best, f"FedMes (20,10) {mine:.0f}, unmixed {there}; {shown}"
+        return mine < best, f"FedMes (20,10) {mine:.0f}; {shown}"
 
     return Claim(
         f"FedMes is at {100 * AIMS[data]:.0f} % sooner than every hierarchy (c, {SHORT[data]}, simulated time).", judge
@@ -507,19 +509,21 @@ FEDMES = Table(
         "Setting c splits the ten classes into groups of 4, 3 and 3, one a cell; clients in an overlap draw their two "
         "classes from the groups of both cells. The paper does not say how it fills overlaps, nor how its classes are "
         "spread over cells. Rows `unmixed` read it in another way: whoever is in an overlap has the classes of one "
-        "cell, the one a hierarchy attaches it to, so that all geometries have the same data.",
-        "Setting c of Fashion-MNIST: in the paper's plot FedMes and the hierarchies all end at 76 to 77.5. Unmixed, "
-        "ours meet as well, at 81 to 82, but for a cloud in every round (76); mixed, FedMes is five to seven points "
-        "better. So the paper's overlaps seem to be unmixed, and the four points that are left may be the network, "
-        "whose widths it does not give.",
+        "cell, the one a hierarchy attaches it to, so that data are alike in all geometries.",
+        "Setting c of Fashion-MNIST: in the paper's plot FedMes and the hierarchies all end at 76 to 77.5. Ours are "
+        "higher, but for a cloud in every round, and apart. A single round says little: unmixed (20,10) moves by ten "
+        "points in its last ten rounds. On average over these FedMes (0,30) and (20,10) are at 88.1 and 84.8, unmixed "
+        "at 85.6 and 82.3, hierarchies with a cloud every 2, 5 and 10 rounds at 81.1 to 81.4. So how overlaps are "
+        "filled is 2.5 points; the rest may be the network, whose widths the paper does not give.",
         "No overlap: three models that never met have two scores, and the paper does not say which it draws. Their "
         "mean is the model of all other rows; rows `own` score the edges' own models, and are within a point of the "
         "paper in setting a and on Fashion-MNIST in setting b. In setting c such a model knows three or four classes "
-        "of ten, and the paper's 43 and 46 lie between the two scores: its cells must have shared classes, or met.",
+        "of ten, and the paper's 43 and 46 lie between the two scores: its cells may have shared classes.",
         "Setting b of MNIST: all our rows are one to two points above the paper's, and no overlap is four above with "
         "either score. Our clients draw their classes so that all are drawn equally often; drawn freely, a cell has "
         "less of some, which may be the reason.",
-        "Setting b of Fashion-MNIST is rough: FedMes moves by up to seven points within the last ten rounds of a run.",
+        "Setting b of Fashion-MNIST is rough: within the last ten rounds FedMes moves by five and seven points, and "
+        "with a cloud in every round, which has fourteen in all, the two seeds by 11 and 15.",
         "The weight of a bridge: between 1 and 10 ours differ by 0.2 points, which one seed cannot rank; 0.1 costs "
         "about a point. The paper's fall at 10, to 92.5, is not there in either reading: bridges have all classes "
         "here, so that weight on them favours none.",

@@ -234,9 +234,11 @@ def page(
     often = {note: n for note, n in Counter(result.note for result in ran).items() if note and n > OFTEN}
     lines += _narrow(ran, often) if plain else []
     lines += ["", *(f"- {n} of these {len(ran)} rows: {note}." for note, n in often.items())] if often else []
-    if left := Counter(result.setting.partition(":")[0] for result in plain if not result.seeds):
-        rows_of = (head if n == 1 else f"{head} ({n} rows)" for head, n in left.items())
-        lines += ["", f"Not run: {', '.join(rows_of)}."]
+    if left := [result.setting for result in plain if not result.seeds]:
+        count = Counter(setting.partition(":")[0] for setting in left)
+        alone = {setting.partition(":")[0]: setting for setting in left}
+        rows_of = (alone[head] if n == 1 else f"{head} ({n} rows)" for head, n in count.items())
+        lines += ["", f"Not run: {'; '.join(rows_of)}."]
     lines += _wide([(placed[result.setting], result) for result in results if result.setting in placed])
     if table.claims:
         lines += ["", "## Claims", ""]
