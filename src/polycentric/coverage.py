@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, eye_array, hstack
 from scipy.spatial import cKDTree
 from torch import Tensor
@@ -758,6 +757,8 @@ def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int]
     >>> filled_up([(0,), (1,), (0, 1)], [10, 100, 50], [20, 20], [7, 10, 10])
     [10, 10, 10]
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and seldom needed
+
     region = np.repeat(np.arange(len(edges)), [len(mine) for mine in edges])
     edge = np.fromiter((e for mine in edges for e in mine), dtype=np.int64, count=len(region))
     heard = coo_array((np.ones(len(region)), (edge, region)), shape=(len(wanted), len(edges))).tocsc()
