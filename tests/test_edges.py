@@ -110,7 +110,8 @@ def test_maps_are_drawn(geometry, n, rounds, tmp_path: Path):
 @pytest.mark.parametrize(
     "cells",
     [Overlap(20, 10), Overlap(0, 20, 30), Overlap(10, 10, 30), Overlap(0, 30), Overlap(30, 0), RingCells(4, 15, 10),
-     RingCells(4, 0, 25), RingCells(8, 10, 5), CellRegions("0:10 1:20 0+1:10 0+2:30 1+2:20")],
+     RingCells(4, 0, 25), RingCells(8, 10, 5), RingCells(20, 10, 5), Overlap(9000, 4000),
+     CellRegions("0:10 1:20 0+1:10 0+2:30 1+2:20")],
     ids=repr,
 )  # fmt: skip
 def test_who_stands_in_a_circle_is_covered_by_its_edge(cells):

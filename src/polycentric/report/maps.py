@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from ..coverage import Attached, CellMap, Coverage, Geometry, covered
 from .figure import colour, panels
 
 MOST_DOTS = 5_000  # clients drawn; the others are left out, and said
-FEW = 12  # edges whose cells may be drawn as circles where they have no coordinates
+WIDE = 48  # letters of a panel's title on one line
+FEW = 25  # edges whose cells may be drawn as circles where they have no coordinates
 TRAILS, TRAIL = 16, 5  # clients whose way is drawn, and over how many rounds
 
 
@@ -28,7 +30,7 @@ def draw_map(
         for axis, round in zip(axes[0], rounds, strict=True):
             _panel(axis, geometry, n_clients, seed, round)
             before = f"round {round}: " if geometry.moves else f"{title}: " if title else ""
-            axis.set_title(before + _words(geometry, n_clients, seed, round))
+            axis.set_title(fill(before + _words(geometry, n_clients, seed, round), WIDE))
             if geometry.moves and round:
                 _trails(axis, geometry, n_clients, seed, round)
     return path
@@ -83,49 +85,57 @@ def _panel(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int)
 def _laid_out(cells: Coverage) -> tuple[Any, Any, Any]:
     """Edges on a circle, all with one radius, and every client inside the circles of its edges and of no other.
 
-    The radius is the one with the least ground that nobody stands on, and with some room for every client. Where no
-    radius has a place for every region, radii are 0: no circles tell the truth, and clients stand between their edges.
+    Where no radius has a place for every region, radii are 0: no circles tell the truth, and clients stand about the
+    middle of their edges.
     """
     n = cells.n_edges
     angle = np.pi / 2 + 2 * np.pi * np.arange(n) / n
     stations = np.stack([np.cos(angle), np.sin(angle)], 1) if n > 1 else np.zeros((1, 2))
     gap = 2 * np.sin(np.pi / n) if n > 1 else 1.0
-    regions, of = cells.regions, cells.regions.of.numpy()
-    sizes = np.bincount(of)
-    far = 1 + 1.2 * gap  # no circle reaches further
-    step = far / 110
-    grid = np.stack(np.meshgrid(*[np.arange(-far, far, step)] * 2), -1).reshape(-1, 2) if n <= FEW else np.zeros((0, 2))
-    grid[:, 0] += np.where(np.round((grid[:, 1] + far) / step) % 2 == 1, step / 2, 0.0)  # every second row in between
-    away = np.hypot(*np.moveaxis(grid[:, None] - stations, -1, 0))  # (places, edges)
-    each = 2 ** np.arange(n)
-    best: tuple[float, float, list[Any]] = (0.0, 0.0, [])
-    for radius in gap * np.linspace(0.4, 1.2, 33) if len(grid) else ():
-        inside, clear = away < radius, (np.abs(away - radius) > step).all(1)  # not on a line
-        code = np.where(clear, inside @ each, -1)
-        rooms = [np.flatnonzero(code == each[list(edges)].sum()) for edges in regions.edges]
-        room = min(len(places) / size for places, size in zip(rooms, sizes, strict=True))
-        used = sum(map(len, rooms)) / max(1, int(inside.any(1).sum()))
-        if room >= 1 and used + 0.02 * min(room, 10) > best[0]:
-            best = (used + 0.02 * min(room, 10), radius, rooms)
-    _, radius, rooms = best
-    at = np.zeros((cells.n_clients, 2))
+    regions, of, at = cells.regions, cells.regions.of.numpy(), np.zeros((cells.n_clients, 2))
+    radius, rooms = _rooms(stations, gap, regions.edges, np.bincount(of)) if n <= FEW else (0.0, [])
     for number, edges in enumerate(regions.edges):
         members = np.flatnonzero(of == number)
-        at[members] = _spread(grid[rooms[number]], len(members)) if rooms else stations[list(edges)].mean(0)
-        if not rooms:
+        if rooms:
+            at[members] = _spread(rooms[number], len(members))
+        else:
             k = np.arange(len(members))
             reach = gap * 0.2 * np.sqrt((k + 0.5) / max(len(members), 12))
-            at[members] += np.stack([np.cos(2.399963 * k), np.sin(2.399963 * k)], 1) * reach[:, None]
+            sunflower = np.stack([np.cos(2.399963 * k), np.sin(2.399963 * k)], 1) * reach[:, None]
+            at[members] = stations[list(edges)].mean(0) + sunflower
     return stations, np.full(n, radius), at
 
 
+def _rooms(stations: Any, gap: float, regions: Sequence[tuple[int, ...]], sizes: Any) -> tuple[float, list[Any]]:
+    """One radius for all circles, and the places of every region: those in the circles of its edges and in no other.
+
+    The radius is the one with the least ground that nobody stands on, and with the least crowding where it is worst.
+    """
+    far = 1 + 1.2 * gap  # no circle reaches further
+    step = far / 110
+    grid = np.stack(np.meshgrid(*[np.arange(-far, far, step)] * 2), -1).reshape(-1, 2)
+    grid[:, 0] += np.where(np.round((grid[:, 1] + far) / step) % 2 == 1, step / 2, 0.0)  # every second row in between
+    away = np.hypot(*np.moveaxis(grid[:, None] - stations, -1, 0))  # (places, edges)
+    each = 2 ** np.arange(len(stations))
+    best, radius, rooms = 0.0, 0.0, []
+    for some in gap * np.linspace(0.4, 1.2, 33):
+        inside, clear = away < some, (np.abs(away - some) > step).all(1)  # not on a line
+        code = np.where(clear, inside @ each, -1)
+        found = [grid[code == each[list(edges)].sum()] for edges in regions]
+        room = [len(places) for places in found]
+        roomy = min(np.array(room) / sizes) / (max(1, sum(room)) / sizes.sum())  # of the mean room for a client
+        score = sum(room) / max(1, int(inside.any(1).sum())) + 0.2 * roomy
+        if min(room) > 0 and score > best:
+            best, radius, rooms = score, float(some), found
+    return radius, rooms
+
+
 def _spread(places: Any, n: int) -> Any:
-    """n of these places about their middle, as far apart as there is room for."""
-    middle = places.mean(0)
-    middle = places[np.hypot(*(places - middle).T).argmin()]  # a region may not hold its own middle
+    """n of these places about their middle, as far apart as there is room for; some of them twice where n is more."""
+    middle = places[np.hypot(*(places - places.mean(0)).T).argmin()]  # a region may not hold its own middle
     order = np.hypot(*(places - middle).T).argsort(kind="stable")
     few = order[: max(n, len(order) // 2)]
-    return places[few[np.linspace(0, len(few) - 1, n).round().astype(int)]] if n else places[:0]
+    return places[few[np.linspace(0, len(few) - 1, n).round().astype(int)]]
 
 
 def _trails(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int) -> None:
