@@ -106,8 +106,15 @@ def main(where: Path) -> None:
         found = {"long text": ranks.text("å" * 3000 if ranks.first else ""), "empty text": ranks.text("")}
         found |= {"mistake of one": said(lambda: fails_at(ranks, {1}), ranks)}
         found |= {"mistake of all": said(lambda: fails_at(ranks, {0, 1}), ranks)}
-        found |= {"apart": said(lambda: drifts(ranks), ranks)}
-        (where / f"rank {ranks.rank}.json").write_text(json.dumps(found))
+        found |= {"apart": said(lambda: drifts(ranks), ranks), "threads": threads_of_the_group()}
+    found |= {"threads left": threads_of_the_group()}
+    (where / f"rank {ranks.rank}.json").write_text(json.dumps(found))
+
+
+def threads_of_the_group() -> list[str]:
+    """Of this process, as the system names them; nothing where it does not."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name or "tcpstore" in name]
 
 
 def said(do: Callable[[], object], ranks: Ranks) -> str:
@@ -226,6 +233,13 @@ def test_ranks_whose_centers_differ_do_not_go_on(together: Path) -> None:
     first, second = (json.loads((together / f"rank {rank}.json").read_text()) for rank in (0, 1))
     assert first["apart"] == "nothing"
     assert second["apart"].startswith("Mistake: rank 1 has come to other centers than rank 0 in round 0")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the names of threads")
+def test_no_thread_outlives_the_group_and_meets_the_end_of_the_interpreter(together: Path) -> None:
+    for rank in (0, 1):
+        found = json.loads((together / f"rank {rank}.json").read_text())
+        assert found["threads"] and found["threads left"] == []
 
 
 def test_everybody_gets_a_share_and_the_largest_go_first() -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib import import_module
 from typing import TypeVar
 
 import torch
@@ -221,6 +222,9 @@ def join_ranks(wait: float = 600.0) -> Iterator[Ranks]:
     if ranks.size == 1:
         yield ranks
         return
+    # Functions of this module take the group of the day they are imported as a default. Imported later, as torch
+    # does by itself, they would hold the group for good: its threads would meet the interpreter's end, and abort there.
+    import_module("torch.distributed.nn.functional")
     gpus = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=wait))
