@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 from polycentric.data import Federation, Split
+
+# The same examples every time, so that a change is what makes a law fail; HYPOTHESIS_PROFILE=anew looks for new ones.
+# Nothing is timed: a machine may be busy. A test's own folder may serve all of its examples.
+common = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **common)
+settings.register_profile("anew", derandomize=False, print_blob=True, **common)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 torch.set_num_threads(1)  # the models here are tiny; threads would only wait for each other
 

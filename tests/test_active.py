@@ -46,7 +46,7 @@ from polycentric.loop import Run
 from polycentric.select import Select
 from polycentric.stack import Stacks
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 20}
 SLOW: dict[str, Any] = {"lr": 0.005, "batch": 20}  # FedDANE with few clients
 

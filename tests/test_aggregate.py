@@ -11,7 +11,7 @@ from polycentric.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMe
 from polycentric.errors import Mistake
 from polycentric.mixing import Mixing
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 RULES = (Mean(), TrimmedMean(0.2), Median(), Krum(0.2), Krum(0.2, keep=2), GeometricMedian())
 ROBUST = RULES[1:]
 

@@ -19,7 +19,7 @@ from polycentric.loop import prepare
 from polycentric.stack import Stacks, write
 from polycentric.topology import Splitting, bipartition, similarities
 
-LAW = settings(max_examples=60, deadline=None, derandomize=True)
+LAW = settings(max_examples=60)
 
 
 def cohort(index: list[int], n: int, round: int = 1) -> Cohort:

@@ -15,7 +15,7 @@ from polycentric.round import Trip, run_round
 from polycentric.stack import KeepPrivate
 from polycentric.topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 D = 7
 N = 6
 

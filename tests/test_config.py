@@ -17,8 +17,8 @@ from polycentric.optimizer import SGD, Adam, Average, Momentum
 from polycentric.select import Everyone, Poisson, Uniform
 from polycentric.stack import WHOLE, KeepPrivate
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
-FUZZ = settings(max_examples=300, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
+FUZZ = settings(max_examples=300)
 
 
 def built(method="fedavg", **settings_):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from polycentric import CellMap, CellRegions, CellTable, Mistake, Overlap, RingCells
 from polycentric.coverage import Attached, Coverage, GivenCells, covered, geometry_of, shared
 
-LAW = settings(max_examples=40, deadline=None)
+LAW = settings(max_examples=40)
 
 
 def regions(geometry, n=None):

@@ -16,7 +16,7 @@ from polycentric.report import curves
 from polycentric.report.curves import curve, figure, gathered, rows_of, together
 from polycentric.report.figure import panels
 
-LAW = settings(max_examples=30, deadline=None, derandomize=True)
+LAW = settings(max_examples=30)
 
 
 def a_run(folder, seed=0, method="fedavg", rounds=5, speed=1.0, lr=0.1, **config):

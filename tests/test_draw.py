@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polycentric.draw import bits, normal, seed_of, seeded, shuffled, some_of, uniform
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 WORD = (1 << 64) - 1
 
 

@@ -47,7 +47,7 @@ from polycentric.loop import Schedule
 from polycentric.round import receive
 from polycentric.topology import CellClusters, Cells, TwoLevel
 
-LAW = settings(max_examples=30, deadline=None)
+LAW = settings(max_examples=30)
 TRAINING = {"lr": 0.05, "epochs": 2, "batch": 5}
 SIZES = (23, 7, 12, 4, 30, 9)
 SIX = GivenCells.of(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0], [1, 0, 0, 0, 1, 1]]))

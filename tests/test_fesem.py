@@ -24,7 +24,7 @@ from polycentric.metrics import agreement
 from polycentric.round import receive
 from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
 
-LAW = settings(max_examples=40, deadline=None, derandomize=True)
+LAW = settings(max_examples=40)
 
 
 def rows_of(seed: int, n: int, width: int = 3) -> Tensor:

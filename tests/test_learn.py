@@ -29,7 +29,7 @@ from polycentric.stack import Layout, Stacks
 
 Make = Callable[..., Federation]
 
-bounded = settings(max_examples=60, deadline=None, derandomize=True)
+bounded = settings(max_examples=60)
 sizes_of_clients = st.lists(st.integers(1, 17), min_size=1, max_size=6)
 both_executors = pytest.mark.parametrize("executor", [Looped, Stacked])
 

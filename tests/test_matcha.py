@@ -127,7 +127,7 @@ def assert_coloured(graph):
     return parts
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(random_graphs)
 def test_matchings_share_the_edges_and_no_client(graph):
     assert_coloured(graph)
@@ -153,7 +153,7 @@ def test_the_laplacian_of_a_matching_is_half_its_square():
 # -- probabilities and mixing weight (H4, H6, H7) ------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(3, 9), st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.5, 0.9]))
 def test_probabilities_keep_the_budget_and_no_others_are_better(n, seed, budget):
     parts = coloured(ErdosRenyi(0.5, seed).of(n))
@@ -169,7 +169,7 @@ def test_probabilities_keep_the_budget_and_no_others_are_better(n, seed, budget)
         assert np.linalg.eigvalsh(mixed)[1] <= value + gap + 1e-9
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(3, 8), st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 0.8]), st.booleans())
 def test_no_other_mixing_weight_is_better(n, seed, budget, together):
     parts = coloured(ErdosRenyi(0.5, seed).of(n))

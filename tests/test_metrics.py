@@ -19,7 +19,7 @@ from polycentric.metrics import (
     worst_decile,
 )
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 CLASSES = 4
 
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from polycentric.errors import Mistake
 from polycentric.mixing import Mixing, stationary
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 FORMS = ("dense", "sparse", "gather", "scatter")
 
 

@@ -51,7 +51,7 @@ from polycentric.mixing import Heard
 from polycentric.optimizer import AdaptiveMu
 from polycentric.record import Folder
 
-LAW = settings(max_examples=80, deadline=None, derandomize=True)
+LAW = settings(max_examples=80)
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5, "momentum": 0.5, "decay": 0.9}
 
 

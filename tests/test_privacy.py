@@ -29,7 +29,7 @@ from polycentric.mixing import Heard, Mixing
 from polycentric.privacy import epsilon, reach
 from polycentric.topology import Cells, Star
 
-LAW = settings(max_examples=60, deadline=None, derandomize=True)
+LAW = settings(max_examples=60)
 SIZES = (23, 7, 12, 4, 30, 9)
 SIX = GivenCells.of(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0], [1, 0, 0, 0, 1, 1]]))
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}

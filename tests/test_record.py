@@ -18,7 +18,7 @@ from polycentric.errors import Mistake
 from polycentric.method import State
 from polycentric.record import Checkpoint, Folder, Tally
 
-LAW = settings(max_examples=25, deadline=None, derandomize=True)
+LAW = settings(max_examples=25)
 
 
 def a_checkpoint(round):

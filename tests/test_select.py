@@ -11,7 +11,7 @@ from polycentric.cohort import Cohort
 from polycentric.errors import Mistake
 from polycentric.select import Everyone, Poisson, Stragglers, Uniform
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 
 
 def clients(n, round=0, seed=0, turn=0):

@@ -9,7 +9,7 @@ from torch import nn
 from polycentric.errors import Mistake
 from polycentric.stack import WHOLE, Cut, KeepPrivate, Layout, take, write
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 shapes = st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), max_size=5)
 
 

@@ -26,7 +26,7 @@ from polycentric.record import Folder, Tally
 from polycentric.round import Trip, run_round
 from polycentric.topology import CellClusters, Sums
 
-LAW = settings(max_examples=20, deadline=None, derandomize=True)
+LAW = settings(max_examples=20)
 D, N = 10, 6
 STILL = {"frequency_spread": 0.0, "distance_spread": 0.0}
 

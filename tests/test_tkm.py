@@ -20,7 +20,7 @@ from polycentric.metrics import agreement
 from polycentric.topology import Seeding, TrimmedSeeding
 from polycentric.topology.trimmed import squared_distance
 
-LAW = settings(max_examples=15, deadline=None, derandomize=True)
+LAW = settings(max_examples=15)
 HOW: dict[str, Any] = {"rounds": 3, "dtype": "float64", "fine_tune": 0}
 
 

@@ -18,7 +18,7 @@ from polycentric.mixing import Mixing
 from polycentric.stack import write
 from polycentric.topology import Alone, Cells, Clusters, Graph, Star, TwoLevel, metropolis, squared_distances
 
-LAW = settings(max_examples=50, deadline=None, derandomize=True)
+LAW = settings(max_examples=50)
 
 
 def close(a, b, tolerance=1e-10):

@@ -62,7 +62,7 @@ def partitions(clients: int) -> Iterator[Partition]:
     yield Rotations(min(4, clients), clients)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n=st.integers(60, 300),
     clients=st.integers(1, 12),
@@ -196,7 +196,7 @@ def test_what_a_client_holds_out_does_not_depend_on_the_others() -> None:
             assert torch.equal(getattr(part, split).of(k).x, getattr(whole, split).of(twin).x)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=8), valid=st.sampled_from([0.0, 0.2, 0.9]))
 def test_nobody_is_left_without_training_examples(sizes: list[int], valid: float) -> None:
     client = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))

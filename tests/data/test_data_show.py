@@ -57,7 +57,7 @@ def test_known_distances() -> None:
     assert heterogeneity(federation_of([[9, 0], [0, 1]])) == pytest.approx(0.9 * 0.1 + 0.1 * 0.9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=1, max_size=6))
 def test_heterogeneity_lies_between_0_and_1(counts: list[list[int]]) -> None:
     counts[0][0] += 1
