@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from polycentric.aggregate import Krum, Mean, Median, TrimmedMean
 from polycentric.config import Settings, build_method, pairs, parameters, read_toml
+from polycentric.coverage import CellMap
+from polycentric.data import InCells, load
 from polycentric.errors import Mistake
-from polycentric.methods import METHODS
+from polycentric.loop import prepare
+from polycentric.methods import METHODS, fedmes
 from polycentric.objective import Prox
 from polycentric.optimizer import SGD, Adam, Average, Momentum
 from polycentric.select import Everyone, Poisson, Uniform
@@ -371,10 +374,19 @@ def test_pairs_are_split_or_refused(text):
 
 def test_data_dealt_for_other_cells_are_noticed():
     how = {"method": "fedmes", "data": "digits", "clients": 90, "rounds": 1, "set": {"cells": "overlap(u=30, v=0)"}}
-    with pytest.warns(UserWarning, match=r"dealt for Overlap\(u=20, v=10, w=0\) and the method has Overlap\(u=30"):
-        Settings.of(how | {"partition": "cells=b+rotations=2"}).prepare()
+    with pytest.warns(UserWarning, match="dealt for other cells than the method's: 60 of 90 clients are elsewhere"):
+        Settings.of(how | {"partition": "cells=b"}).prepare()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for method in ("fedmes", "hierarchical"):  # every client at one edge: the same cells still
             Settings.of(how | {"method": method, "partition": "cells(setting=b, u=30, v=0)"}).prepare()
         Settings.of(how | {"partition": "iid"}).prepare()
+
+
+def test_a_map_drawn_by_another_seed_is_another_map():
+    data = load("digits", InCells(24, "c", CellMap(4)), seed=0)
+    with pytest.warns(UserWarning, match="dealt for other cells than the method's"):
+        prepare(fedmes(cells=CellMap(4)), data, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare(fedmes(cells=CellMap(4)), data, seed=0)

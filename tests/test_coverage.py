@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -143,6 +145,8 @@ def test_a_table_from_a_file(name, text, tmp_path: Path):
     [
         ("a.csv", "1,0\n0,0\n", "client 1 is in no cell"),
         ("a.csv", "1,0\n1\n", "line 2: 2 numbers are wanted, got '1'"),
+        ("a.csv", "first,second\n1,0\n\n1\n", "line 4: 2 numbers are wanted, got '1'"),
+        ("a.csv", '1,"0\n' + "0" * 200_000, "field larger than field limit"),
         ("a.csv", "1,0\n1,nan\n", "line 2: 2 numbers are wanted"),
         ("a.csv", "1,0\n2,0\n", "client 1, edge 0: a table of cells holds 0 and 1, got 2"),
         ("a.csv", "", "has no clients"),
@@ -246,11 +250,60 @@ def test_the_coverage_of_walkers_is_valid_in_every_round_and_changes(seed):
     assert min(changes) > 0
 
 
-def test_a_walker_that_leaves_all_cells_is_refused_in_that_round():
-    geometry = CellMap(1, radius=0.5, speed=0.3)
-    with pytest.raises(Mistake, match="in round"):
-        for round in range(20):
-            covered(geometry, 20, 0, round)
+def test_a_map_that_walkers_may_leave_is_refused_before_they_do():
+    with pytest.raises(Mistake, match=r"may leave all cells, near \(0, 0\): raise the radius, or set nearest=true"):
+        CellMap(1, radius=0.5, speed=0.3)
+    assert CellMap(1, radius=0.5, speed=0.3, nearest=True).moves
+    assert CellMap(1, radius=0.7072, speed=0.3).moves  # the corners are 0.7071 away
+    with pytest.raises(Mistake, match="may leave all cells"):  # the corners are covered, and the middle is not
+        CellMap(4, radius=0.35, speed=0.01)
+
+
+@LAW
+@given(st.integers(1, 12), st.integers(0, 10**6), st.floats(0.2, 1.2))
+def test_a_map_has_a_hole_iff_it_is_refused_to_walkers(n, seed, reach):
+    generator = np.random.default_rng(seed)
+    stations, radii = generator.uniform(-0.2, 1.2, (n, 2)), reach * generator.uniform(0.5, 1, n)
+    places = "".join(f"edge,{x!r},{y!r},{r!r}\n" for (x, y), r in zip(stations.tolist(), radii.tolist(), strict=True))
+    corners = "client,0,0,\nclient,1,1,\n"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "p.csv").write_text("kind,x,y,radius\n" + places + corners)
+        try:
+            CellMap(places=f"{folder}/p.csv", speed=0.1)
+            hole = None
+        except Mistake as error:
+            hole = [float(number) for number in re.search(r"near \((\S+), (\S+)\)", str(error)).groups()]
+
+    def open_at(points):
+        return (np.linalg.norm(points[:, None] - stations, axis=2) > radii).all(1)
+
+    if hole is None:
+        assert not open_at(generator.uniform(0, 1, (4000, 2))).any()
+    else:  # named with three digits
+        around = np.clip(np.array(hole) + generator.uniform(-0.02, 0.02, (20_000, 2)), 0, 1)
+        assert open_at(around).any()
+
+
+def test_whoever_cannot_go_anywhere_stays_and_nobody_is_too_fast_to_follow(tmp_path: Path):
+    (tmp_path / "one.csv").write_text("kind,x,y,radius\nedge,0,0,2\nclient,1,0,\n")
+    assert CellMap(places=str(tmp_path / "one.csv"), speed=0.1).positions(1, 0, 50).tolist() == [[1, 0]]
+    with pytest.raises(Mistake, match=r"speed must be at most 10 times across the map in a round, 14.1, got 1e\+17"):
+        CellMap(4, speed=1e17)
+
+
+def test_a_walker_changes_its_edge_only_where_another_has_come_nearer():
+    geometry = CellMap(9, speed=0.02)
+    stations = torch.as_tensor(geometry.stations)
+    for round in range(5):
+        at = torch.as_tensor(geometry.positions(60, 0, round))
+        nearest = torch.cdist(at, stations).argmin(1)
+        assert torch.equal(covered(Attached(geometry), 60, 0, round).edge, nearest)
+
+
+@pytest.mark.parametrize("geometry", [RingCells(16, 0, 1), RingCells(4, 0, 25), Overlap(0, 3), Overlap(1, 3, 2)])
+def test_whoever_is_left_over_goes_to_the_smallest_edge(geometry):
+    sizes = covered(Attached(geometry), geometry.natural).sizes
+    assert int(sizes.max() - sizes.min()) <= 1
 
 
 def test_a_trace_is_held_until_the_next_line(tmp_path: Path):

@@ -191,7 +191,7 @@ def test_devices_that_exchange_with_their_cell_need_no_edges(blobs):  # E11
 def test_doubly_stochastic_iff_a_bridge_counts_half(u, v, ratio):  # E7
     facts = edge_facts(Cells(Overlap(u, v), ratio), 3 * (u + v))
     assert facts.doubly_stochastic == (ratio == 0.5)
-    close(facts.chain.sum(1), torch.ones(3, dtype=torch.float64))
+    assert facts.chain.sum(1).tolist() == pytest.approx([1, 1, 1])
     assert facts.columns.sum() == pytest.approx(3 * (u + v))
 
 
@@ -223,6 +223,14 @@ def test_zeta_is_the_rate_at_which_edges_agree_when_nobody_learns():
         centers = topology.up(memory, cohort, "model") @ local
         spread.append(float((centers - centers.mean(0)).norm()))
     assert spread[-1] / spread[-2] == pytest.approx(facts.zeta, rel=1e-6)
+
+
+def test_zeta_of_many_edges_is_found_without_all_the_others(monkeypatch):
+    chain = edge_facts(Cells(CellMap(30), 1.3), 400).chain
+    dense = zeta(chain)
+    monkeypatch.setattr("polycentric.edge_theory.DENSE", 1)
+    assert zeta(chain) == pytest.approx(dense, abs=1e-9) and 0.5 < dense < 1
+    assert zeta(edge_facts(Cells(RingCells(10, 3, 0)), 30).chain) == pytest.approx(1, abs=1e-9)  # no overlaps
 
 
 def test_one_edge_has_nobody_to_disagree_with():
@@ -400,6 +408,19 @@ def test_the_mean_of_all_edges_is_scored_on_everybodys_examples(blobs):
     assert done.metrics["average_accuracy"] == pytest.approx(scores["micro_accuracy"], abs=1e-12)
     assert done.metrics["average_loss"] == pytest.approx(scores["micro_loss"], abs=1e-12)
     assert done.history[-1]["average_accuracy"] == done.metrics["average_accuracy"]
+
+
+def test_an_edge_counts_in_the_mean_once_it_has_learned_though_all_have_left_it(blobs, tmp_path):
+    at = [f"0,{k},{0.25 if k < 2 else 0.75},0.5\n" for k in range(4)] + ["3,0,0.75,0.5\n", "3,1,0.75,0.5\n"]
+    (tmp_path / "trace.csv").write_text("round,client,x,y\n" + "".join(at))
+    cells = CellMap(3, radius=0.3, nearest=True, trace=str(tmp_path / "trace.csv"))  # nobody is ever at edge 2
+    run = ready(fedmes(cells=cells, **TRAINING), blobs((8, 7, 6, 5)), schedule=Schedule(4)).go()
+    assert covered(cells, 4, 0, 4).sizes.tolist() == [0, 4, 0]
+    state, federation = run.state, run.federation
+    assert state.memory["learned"].tolist() == [True, True, False]
+    two = replace(state, centers={"model": state.centers["model"][:2].mean(0, keepdim=True)}, memory={})
+    alone = evaluate(fedavg(**TRAINING), two, run.clients, federation.test).summary()
+    assert run.metrics["average_loss"] == pytest.approx(alone["micro_loss"], abs=1e-12)
 
 
 @pytest.mark.parametrize("recipe", [fedmes, hierarchical])

@@ -542,6 +542,14 @@ def test_a_deadline_leaves_out_exactly_those_who_need_longer(deadline):
     assert seconds(bound, pc.Star()) == min(float(needs.max()), deadline)
 
 
+@given(st.integers(1, 400), st.integers(1, 400))
+def test_whoever_needs_exactly_so_long_makes_the_deadline(edge, compute):
+    """Two numbers with two digits: their sum is rounded one way here and another way there."""
+    clock = pc.Normalised(t_edge=edge / 100, t_comp=compute / 100, deadline=(edge + compute) / 100)
+    one = load(pc.Cells(pc.RingCells(2, 1, 1)))
+    assert not clock.late(one).any()
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_deadline_is_for_clients_and_the_cloud_may_take_longer(every):
     clock = pc.Normalised(deadline=2.0)

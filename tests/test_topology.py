@@ -2,6 +2,7 @@
 
 import math
 import resource
+from dataclasses import replace
 
 import networkx
 import pytest
@@ -354,8 +355,26 @@ def test_a_cloud_that_meets_every_round_is_a_star(edges, clients, seed):  # E6
 def test_when_they_meet_the_mixing_is_cloud_after_edge():
     topology, cohort = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]]))), everyone([1, 2, 5])
     memory, _ = topology.meet(topology.remembers(3), cohort, {"model": torch.zeros(2, 1)})
-    both = topology.cloud(memory) @ topology.up(memory, cohort, "model")
+    both = topology.cloud({"since": memory["heard"]}) @ topology.up(memory, cohort, "model")
     close(normalised(both), exact([[1, 2, 5], [1, 2, 5]]) / 8)
+
+
+def test_the_cloud_counts_what_edges_heard_since_they_met():
+    """An edge that hears nobody in the last round before they meet has learned in those before."""
+    topology = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]])), every=3)
+    memory, centers = topology.remembers(3), exact([[0.0], [0.0]])
+    for round, heard in enumerate(([0, 1, 2], [2], [0])):
+        cohort = replace(everyone([1, 2, 5])[torch.tensor(heard)], round=round)
+        memory, centers = exchange(topology, memory, cohort, centers, exact([[1.0], [1.0], [9.0]])[heard])
+    close(centers, exact([[1.0], [1.0]]) * (4 * 1 + 10 * 9) / 14)  # 1 + 2 + 1 examples and 5 + 5
+    assert memory["since"].tolist() == [0, 0] and memory["learned"].tolist() == [True, True]
+
+
+def test_edges_that_all_hear_nobody_meet_the_next_time():
+    topology = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]])), every=1)
+    memory, centers = topology.remembers(3), {"model": exact([[1.0], [3.0]])}
+    memory, after = topology.meet(memory | {"since": exact([1.0, 2.0])}, everyone([1, 2, 5])[:0], centers)
+    assert torch.equal(after["model"], centers["model"]) and memory["since"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

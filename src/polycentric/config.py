@@ -13,7 +13,6 @@ import re
 import tomllib
 import types
 import typing
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union
@@ -23,10 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .aggregate import Aggregate, GeometricMedian, Krum, Mean, Median, TrimmedMean
 from .attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
 from .clock import Clock, Delays, Normalised, Physical
-from .coverage import GEOMETRIES, Attached, Geometry
-from .data import Federation, InCells, Sampled, Turned, load
-from .data.partition import parse
-from .edge_theory import cells_of
+from .coverage import GEOMETRIES, Geometry
+from .data import Federation, load
 from .errors import Mistake, require, unknown
 from .graphs import NETWORKS, Network
 from .learn import Train
@@ -142,27 +139,10 @@ class Settings(BaseModel):
         valid = self.valid or (0.1 if self.patience else 0.0)  # patience needs somebody to ask
         return load(self.data, partition=self.partition, clients=self.clients, seed=self.seed, valid=valid)
 
-    def _compare_cells(self, method: Method) -> None:
-        """Say so where data were dealt for other cells than the method's."""
-        dealt = parse(self.partition, self.clients) if self.partition else None
-        while isinstance(dealt, Turned | Sampled):
-            dealt = dealt.deal
-        own = cells_of(method.exchanges[-1].topology)
-        if not isinstance(dealt, InCells) or own is None:
-            return
-        cells = own.geometry.of if isinstance(own.geometry, Attached) else own.geometry
-        if cells != dealt.cells:
-            warnings.warn(
-                f"the data are dealt for {dealt.cells} and the method has {cells}: if that is not meant, give both the "
-                'same, --partition "cells(setting=c, cells=...)" and --set "cells=..."',
-                stacklevel=2,
-            )
-
     def prepare(self, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
         """The run these settings describe, before its first round."""
         # Before the data are read: a mistake costs nothing.
         method, clock, attack = self.build_method(), self.build_clock(), self.build_attack()
-        self._compare_cells(method)
         federation = federation if federation is not None else self.load_data()
         schedule = Schedule(
             self.rounds,

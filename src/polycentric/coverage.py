@@ -38,6 +38,8 @@ from .errors import Mistake, require, unknown
 MOST_BYTES = 64 << 20  # of a file that is read
 MOST_LINKS = 50_000_000
 MOST_EDGES = 100_000
+FASTEST = 10  # times across the map, a round
+SLACK = 1e-9  # of a radius: where two circles cross is on neither, by a rounding
 NODES = 1_000  # of the search for numbers that fill all edges
 MANY_REGIONS = 500  # where only a part of the map is searched
 
@@ -105,15 +107,30 @@ class Coverage:
         return Regions(rank[region], tuple(edges[r] for r in order))
 
     def attached(self) -> Coverage:
-        """Every client at one of its edges: every region is split evenly over the edges that cover it."""
+        """Every client at one of its edges: every region is split evenly over the edges that cover it.
+
+        Who is left over goes to the edges that have fewest so far.
+        """
         region = self.regions.of
         order = torch.argsort(region, stable=True)
         count = torch.bincount(region, minlength=len(self.regions.edges))
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order)) - (count.cumsum(0) - count)[region[order]]
-        every = torch.arange(self.n_clients)
-        chosen = self.first + (rank + region) % self.covers  # regions begin at different edges: odd ones even out
-        return Coverage(self.edge[chosen], every, self.n_edges, self.n_clients)
+        begin = torch.tensor(_turns(self.regions.edges, count.tolist(), self.n_edges))
+        return self.only(self.first + (rank + begin[region]) % self.covers)
+
+    def closest(self, metres: Tensor) -> Coverage:
+        """Every client at the nearest of its edges; `metres` of every pair."""
+        least = torch.full((self.n_clients,), math.inf, dtype=metres.dtype)
+        least.scatter_reduce_(0, self.client, metres, "amin")
+        pairs = (metres == least[self.client]).nonzero()[:, 0].flip(0)
+        chosen = torch.empty(self.n_clients, dtype=torch.int64)
+        chosen[self.client[pairs]] = pairs  # the first of those that are equally near
+        return self.only(chosen)
+
+    def only(self, pairs: Tensor) -> Coverage:
+        """One of its pairs for every client, (clients,)."""
+        return Coverage(self.edge[pairs], torch.arange(self.n_clients), self.n_edges, self.n_clients)
 
     @property
     def table(self) -> Any:
@@ -302,7 +319,11 @@ class CellRegions(Shape):
 
 @dataclass(frozen=True)
 class Attached(Geometry):
-    """Another geometry with every client at one of its edges only: overlaps are split evenly."""
+    """Another geometry with every client at one of its edges only.
+
+    On a map that is the nearest, so that a walker changes its edge only where another has come nearer; elsewhere
+    overlaps are split evenly.
+    """
 
     of: Geometry
 
@@ -328,7 +349,9 @@ class Attached(Geometry):
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """One edge for each client."""
-        return covered(self.of, n_clients, seed, round).attached()
+        cells = covered(self.of, n_clients, seed, round)
+        metres = self.of.metres_to(cells.edge, cells.client, n_clients, seed, round, 1.0)
+        return cells.attached() if metres is None else cells.closest(metres)
 
     def metres_to(
         self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float
@@ -422,11 +445,10 @@ def _toml_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
 
 
 def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    head = [word.strip().lower() for word in rows[0]] if rows else []
+    head, rows = _lines(path, text)
     if head == ["client", "edge"]:
         edge, client = [], []
-        for line, row in enumerate(rows[1:], start=2):
+        for line, row in rows[1:]:
             k, e = _numbers(path, line, row, 2)
             good = k >= 0 and e >= 0 and k % 1 == 0 and e % 1 == 0 and e < MOST_EDGES and k < MOST_LINKS
             require(
@@ -438,13 +460,14 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
     if head and not all(_is_number(word) for word in head):
         rows = rows[1:]
     edge, client = [], []
-    for k, row in enumerate(rows):
-        for e, value in enumerate(_numbers(path, k + 1, row, len(rows[0]))):
+    width = len(rows[0][1]) if rows else 0
+    for k, (line, row) in enumerate(rows):
+        for e, value in enumerate(_numbers(path, line, row, width)):
             require(value in (0, 1), f"'{path}', client {k}, edge {e}: a table of cells holds 0 and 1, got {value:g}")
             if value:
                 edge.append(e)
                 client.append(k)
-    return edge, client, len(rows[0]) if rows else 0, len(rows)
+    return edge, client, width, len(rows)
 
 
 # -- maps ----------------------------------------------------------------------------------------------------
@@ -507,6 +530,8 @@ class CellMap(Geometry):
         object.__setattr__(self, "_trace", _traced(*read[-1]) if self.trace else None)
         if self.trace:
             self._check_trace()
+        if self.speed:
+            self._check_walk()
 
     stations: Any = field(init=False, default=None, repr=False, compare=False)  # (edges, 2)
     radii: Any = field(init=False, default=None, repr=False, compare=False)  # (edges,)
@@ -544,18 +569,43 @@ class CellMap(Geometry):
                 f"({where[far[0], 0]:.3g}, {where[far[0], 1]:.3g}); raise the radius, or set nearest=true"
             )
 
-    def _within(self, at: Any) -> tuple[Any, Any]:
-        """The pairs (station, place) that are no further apart than the station reaches."""
-        tree = cKDTree(at)
-        lists = [
-            np.asarray(tree.query_ball_point(s, r), dtype=np.int64)
-            for s, r in zip(self.stations, self.radii, strict=True)
-        ]
-        return np.repeat(np.arange(len(lists)), [len(found) for found in lists]), np.concatenate(lists)
+    def _within(self, at: Any, slack: float = 0.0) -> tuple[Any, Any]:
+        """The pairs (station, place) that are no further apart than the station reaches, or a little more."""
+        lists = cKDTree(at).query_ball_point(self.stations, self.radii * (1 + slack))
+        places = np.concatenate([np.asarray(found, dtype=np.int64) for found in lists])
+        return np.repeat(np.arange(len(lists)), [len(found) for found in lists]), places
+
+    def _check_walk(self) -> None:
+        """Refuse at once what may be refused in a later round: a walk may lead to every place of the box.
+
+        Where discs leave a hole in a box, a corner of the box is in no disc, or one of the hole's own corners is on
+        the box's side and one circle, or on two circles, and in no other disc.
+        """
+        low, high = self.box
+        across = float(np.hypot(*(high - low)))
+        require(
+            self.speed <= FASTEST * across or across == 0,  # nobody moves where there is no way
+            f"CellMap.speed must be at most {FASTEST} times across the map in a round, {FASTEST * across:.3g}, "
+            f"got {self.speed:g}",
+        )
+        if self.nearest:
+            return
+        corners = np.array([(x, y) for x in (low[0], high[0]) for y in (low[1], high[1])])
+        points = [corners, _on_sides(self.stations, self.radii, low, high), _on_circles(self.stations, self.radii)]
+        needs = np.repeat([1, 2, 3], [len(some) for some in points])
+        at = np.concatenate(points)
+        inside = ((at >= low) & (at <= high)).all(1)
+        at, needs = at[inside], needs[inside]
+        open_ = np.bincount(self._within(at, SLACK)[1], minlength=len(at)) < needs
+        if open_.any():
+            x, y = at[open_.argmax()]
+            raise Mistake(
+                f"clients that walk may leave all cells, near ({x:.3g}, {y:.3g}): raise the radius, or set nearest=true"
+            )
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """Those within the radius of each station, and by the nearest rule the others."""
-        at = self.positions(n_clients, seed, round)
+        at = _stands(self, n_clients, seed, round)
         edge, client = self._within(at)
         lost = np.setdiff1d(np.arange(n_clients), client)
         if len(lost) and not self.nearest:
@@ -607,6 +657,8 @@ class CellMap(Geometry):
     def _walked(self, at: Any, seed: int, round: int) -> Any:
         """Random waypoint, from the first leg on: as many passes as the busiest client has legs behind it."""
         at, left, leg = at.copy(), np.full(len(at), float(round)), 0
+        if np.array_equal(*self.box):  # nowhere to go
+            return at
         while (left > 0).any():
             leg += 1
             way = self._drawn(len(at), seed, leg) - at
@@ -639,30 +691,56 @@ def _grid(n: int) -> tuple[Any, Any]:
     return np.array(places), np.array(radii)
 
 
+def _on_sides(at: Any, radii: Any, low: Any, high: Any) -> Any:
+    """Where circles cross the lines that the sides of a box lie on, (points, 2)."""
+    out = []
+    for axis in (0, 1):
+        for line in (low[axis], high[axis]):
+            half = radii**2 - (line - at[:, axis]) ** 2
+            center, half = at[half >= 0], np.sqrt(half[half >= 0])
+            for sign in (-1, 1):
+                point = np.full((len(half), 2), line)
+                point[:, 1 - axis] = center[:, 1 - axis] + sign * half
+                out.append(point)
+    return np.concatenate(out)
+
+
+def _on_circles(at: Any, radii: Any) -> Any:
+    """Where circles cross each other, (points, 2)."""
+    i, j = cKDTree(at).query_pairs(2 * radii.max(), output_type="ndarray").T
+    way = at[j] - at[i]
+    far = np.hypot(way[:, 0], way[:, 1])
+    meet = (far > 0) & (far <= radii[i] + radii[j]) & (far >= abs(radii[i] - radii[j]))
+    i, j, way, far = i[meet], j[meet], way[meet], far[meet]
+    along = (far**2 + radii[i] ** 2 - radii[j] ** 2) / (2 * far)
+    across = np.sqrt(np.maximum(radii[i] ** 2 - along**2, 0))
+    way /= far[:, None]
+    foot, turned = at[i] + along[:, None] * way, across[:, None] * np.stack([-way[:, 1], way[:, 0]], 1)
+    return np.concatenate([foot - turned, foot + turned])
+
+
 def _places(path: str, text: str) -> tuple[Any, Any, Any]:
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    head = [word.strip().lower() for word in rows[0]] if rows else []
+    head, rows = _lines(path, text)
     require(
         head in (["kind", "x", "y"], ["kind", "x", "y", "radius"]),
         f"'{path}' must begin with the line kind,x,y,radius; then edge,0.5,0.5,0.3 or client,0.1,0.2,",
     )
     found: dict[str, list[list[float]]] = {"edge": [], "client": []}
-    for line, row in enumerate(rows[1:], start=2):
+    for line, row in rows[1:]:
         kind = row[0].strip().lower()
         require(kind in found, f"'{path}', line {line}: kind must be edge or client, got '{kind}'"[:300])
         words = [word for word in row[1:] if word.strip()]
         found[kind].append([*_numbers(path, line, words, len(words) if 2 <= len(words) <= 3 else 2), math.nan][:3])
     require(bool(found["edge"]), f"'{path}' has no line of kind edge")
     edges, clients = np.array(found["edge"]), np.array(found["client"])
-    require(not (edges[:, 2] < 0).any(), f"'{path}' has a negative radius")
+    require(not (edges[:, 2] <= 0).any(), f"'{path}': edge {int((edges[:, 2] <= 0).argmax())} has no positive radius")
     return edges[:, :2], edges[:, 2], clients[:, :2] if len(clients) else None
 
 
 def _traced(path: str, text: str) -> tuple[int, Any, Any, Any]:
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    head = [word.strip().lower() for word in rows[0]] if rows else []
+    head, rows = _lines(path, text)
     require(head == ["round", "client", "x", "y"], f"'{path}' must begin with the line round,client,x,y")
-    table = np.array([_numbers(path, line, row, 4) for line, row in enumerate(rows[1:], start=2)]).reshape(-1, 4)
+    table = np.array([_numbers(path, line, row, 4) for line, row in rows[1:]]).reshape(-1, 4)
     require(len(table) > 0, f"'{path}' has no line but its heading")
     whole = (table[:, :2] == np.floor(table[:, :2])).all() and (table[:, :2] >= 0).all()
     require(bool(whole), f"'{path}': rounds and clients are whole numbers from 0")
@@ -746,6 +824,26 @@ def shared(n: int, sizes: Sequence[float]) -> list[int]:
     return out
 
 
+def _turns(edges: Sequence[Sequence[int]], count: list[int], n_edges: int) -> list[int]:
+    """At which of its edges every region begins to deal its clients out in turn, so that edges end nearly equal.
+
+    >>> _turns([(0, 1), (0, 2), (1, 2)], [3, 3, 3], 3)
+    [0, 1, 0]
+    """
+    size = [0] * n_edges
+    for mine, n in zip(edges, count, strict=True):
+        for e in mine:
+            size[e] += n // len(mine)
+    out = []
+    for region, (mine, n) in enumerate(zip(edges, count, strict=True)):
+        turns = [[mine[(turn + k) % len(mine)] for k in range(n % len(mine))] for turn in range(len(mine))]
+        best = min(range(len(mine)), key=lambda turn: sum(size[e] for e in turns[turn]))
+        out.append(best if turns[0] else region)
+        for e in turns[best]:
+            size[e] += 1
+    return out
+
+
 def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int], near: list[int]) -> list[int]:
     """Clients of every region so that edges have what they want, close to given numbers, by an integer program:
 
@@ -795,6 +893,16 @@ def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int]
 def _check_sizes(what: str, *sizes: int) -> None:
     good = all(isinstance(s, int) and 0 <= s <= MOST_LINKS for s in sizes) and sum(sizes) > 0
     require(good, f"{what} takes numbers of clients from 0 up, not all of them 0, got {', '.join(map(str, sizes))}")
+
+
+def _lines(path: str, text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The words of a CSV file's first line that has any, and all such lines with their numbers."""
+    reader = csv.reader(io.StringIO(text))
+    try:
+        rows = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise Mistake(f"'{path}', line {reader.line_num}: {error}") from error
+    return [word.strip().lower() for word in rows[0][1]] if rows else [], rows
 
 
 def _numbers(path: str, line: int, row: Iterable[str], wanted: int) -> list[float]:

@@ -16,15 +16,14 @@ from torch import Tensor
 from .clients import Simulation
 from .cohort import Cohort
 from .data import Split
-from .edge_theory import cells_of
 from .learn import Gradient, Train
 from .method import Exchange, Method, State
 from .metrics import Scores, score
 from .round import opened, receive
 from .stack import Stacks, beside, take, write
-from .topology import inner_products
 
 CHUNK = 4096  # examples of one model at once
+MOST = 1 << 22  # products of two centers' numbers at once
 COLUMNS = 1 << 14  # parameters widened at once, of all models
 RECTANGLE = 1 << 14  # examples of a block of models at once
 
@@ -153,13 +152,14 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     """The plain mean of all centers as one model, scored on everybody's examples; empty where it would mean nothing.
 
     It means something where several centers work towards one model (`topology.averages`) and all of it travels. An edge
-    that covers nobody is left out: nobody is served by its model, which may be the one it began with.
+    that has heard nobody in all rounds is left out: its model is the one it began with.
     """
     if not _one_model(method, state, clients) or not len(split):
         return {}
     rows = state.centers["model"]
-    if cells := cells_of(method.at(state.round)[-1].topology):
-        rows = rows[(cells.cells_at(all_clients(clients, state)).sizes > 0).to(rows.device)]
+    learned = state.memory.get("learned")
+    if learned is not None and bool(learned.any()):
+        rows = rows[learned.to(rows.device)]
     loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
     found = {"average_loss": float(loss.mean())}
     return found | ({"average_accuracy": float(right.double().mean())} if clients.federation.classes else {})
@@ -192,18 +192,25 @@ def edge_scores(method: Method, state: State, clients: Simulation, split: Split)
 def disagreement(method: Method, state: State, clients: Simulation) -> float:
     """How far the clients' models are apart: Q = 1/m sum_k |w_k - mean of w|^2, with W = down @ centers.
 
-    With G the inner products of the centers (about their mean, summed in float64 over pieces of the width) and d the
-    mean row of `down`:  Q = < G, down^T down / m - d d^T >.  No client's model is formed.
+    With B = down^T down / m, which has an entry where two centers share a client, and d the mean row of `down`:
+
+        Q = sum_ij B_ij <c_i, c_j> - |sum_i d_i c_i|^2
+
+    about the mean of the centers c, in float64, some columns at a time. No client's model is formed.
     """
     everyone = all_clients(clients, state)
     down = method.at(state.round)[-1].topology.down(state.memory, everyone, "model")
     receiver, sender, weight = down.links
     weight = weight / down.total[receiver]
     table = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=down.shape).tocsr()
-    both = torch.as_tensor((table.T @ table).toarray()) / len(everyone)
-    mean = torch.as_tensor(table.sum(0)) / len(everyone)
-    gram = inner_products(state.centers[down.of or "model"])
-    return max(0.0, float((gram * (both - mean[:, None] * mean)).sum()))
+    both, mean = (table.T @ table / len(everyone)).tocoo(), table.sum(0) / len(everyone)
+    rows = state.centers[down.of or "model"]
+    i, j, weight, mean = (torch.as_tensor(part, device=rows.device) for part in (*both.coords, both.data, mean))
+    apart = torch.zeros((), dtype=torch.float64, device=rows.device)
+    for part in torch.split(rows, max(1, MOST // len(i)), 1):
+        about = part.double() - part.mean(0, dtype=torch.float64)
+        apart += weight @ (about[i] * about[j]).sum(1) - (mean @ about).square().sum()
+    return max(0.0, float(apart))
 
 
 def _one_model(method: Method, state: State, clients: Simulation) -> bool:

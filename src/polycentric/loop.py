@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from .attack import Attack
 from .clients import ExecutorName, Simulation, compiling_pays, shared_block
 from .clock import Clock, Physical, Punctual, Traffic, check, load_of, traffic
+from .coverage import Attached, covered
 from .data import Federation
 from .draw import seed_of
+from .edge_theory import cells_of
 from .errors import Diverged, Lost, Mistake, require
 from .evaluate import (
     all_clients,
@@ -513,6 +516,7 @@ def prepare(
 ) -> Run:
     """A run before its first round."""
     check(clock, method)
+    _compare_cells(method, federation, seed)
     require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {dtype!r}")
     require(state in ("memory", "disk"), f"state is kept in memory or on disk, got {state!r}; try state='disk'")
     require(
@@ -544,6 +548,26 @@ def prepare(
         clients = replace(clients, block=shared_block(clients, method.at(0), first))
     name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
     return Run(method, clients, schedule, first, name, clock, folder=folder, keeps=state)
+
+
+def _compare_cells(method: Method, federation: Federation, seed: int) -> None:
+    """Say so where data were dealt for other cells than the method's, or for the same map drawn by another seed."""
+    own = cells_of(method.exchanges[-1].topology)
+    names = federation.group_names
+    if own is None or federation.group is None or not all(name.startswith("cell ") for name in names):
+        return
+    geometry = own.geometry.of if isinstance(own.geometry, Attached) else own.geometry
+    regions = covered(geometry, federation.n_clients, seed).regions
+    known = {f"cell {name}": number for number, name in enumerate(regions.names())}
+    dealt = torch.tensor([known.get(name, -1) for name in names])[federation.group.cpu()]
+    apart = int(((dealt != regions.of) & (federation.train.sizes.cpu() > 0)).sum())
+    if apart:
+        warnings.warn(
+            f"the data are dealt for other cells than the method's: {apart} of {federation.n_clients} clients are "
+            'elsewhere; if that is not meant, give both the same, --partition "cells(setting=c, cells=...)" and --set '
+            '"cells=...", and a map one seed',
+            stacklevel=3,
+        )
 
 
 def run(

@@ -34,7 +34,7 @@ from ..cohort import Cohort
 from ..errors import require
 from ..method import Exchange, Method, State
 from ..round import Answer, Clients, Trip
-from .traffic import Hops, Load, Pairs, Way
+from .traffic import Hops, Load, Pairs, Way, largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +77,21 @@ class Clock(ABC):
         """Seconds from the center's first word to the client's last, (cohort,)."""
         down, up = load.down(), load.up()
         return (
-            _slowest(len(load.cohort), down.client, self.on_link(load, "down", down))
+            largest(len(load.cohort), down.client, self.on_link(load, "down", down))
             + self.at_client(load)
-            + _slowest(len(load.cohort), up.client, self.on_link(load, "up", up))
+            + largest(len(load.cohort), up.client, self.on_link(load, "up", up))
         )
 
     def late(self, load: Load) -> Tensor:
         """Who of the cohort will miss the deadline, (cohort,) bool; known beforehand."""
         if self.deadline is None or load.exchange.topology.at_home:
             return torch.zeros(len(load.cohort), dtype=torch.bool)
-        return self._to_edges(load) > self.deadline
+        return ~self._in_time(self._to_edges(load))
+
+    def _in_time(self, seconds: Tensor) -> Tensor:
+        """Who makes the deadline; whoever needs exactly so long does, whatever a sum is rounded to."""
+        assert self.deadline is not None
+        return seconds <= self.deadline * (1 + 1e-12)
 
     def _to_edges(self, load: Load) -> Tensor:
         """`needs` without the cloud: who waits for a client is its center, in every round alike."""
@@ -108,7 +113,7 @@ class Clock(ABC):
         if self.deadline is None:
             return float(needs.max()), True
         near = self._to_edges(load)
-        on_time = near <= self.deadline
+        on_time = self._in_time(near)
         if bool(on_time.all()):
             return float(needs.max()), True
         beyond = (needs - near)[on_time]  # what the cloud takes, after all have been waited for
@@ -128,7 +133,7 @@ class Clock(ABC):
         if turns is not None:
             return times.index_fill(0, who, float(times[who].max()) + turns * float(seconds.max()))
         waits = times.scatter_reduce(0, hops.receiver, times[hops.sender], "amax")
-        return waits + _slowest(len(times), hops.receiver, seconds)
+        return waits + largest(len(times), hops.receiver, seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +166,3 @@ def check(clock: Clock, method: Method) -> None:
         f"a deadline needs a center that waits, and {method.name} has none: clients wait for their neighbours; leave "
         "deadline out of the clock",
     )
-
-
-def _slowest(n: int, place: Tensor, seconds: Tensor) -> Tensor:
-    """The largest of the seconds at every place, 0 where there are none, (n,)."""
-    return torch.zeros(n, dtype=torch.float64).scatter_reduce(0, place, seconds, "amax")

@@ -54,16 +54,8 @@ class Traffic:
         }
 
 
-class Messages(NamedTuple):
-    """One name on its way: who talks with which center, and how many bytes that takes."""
-
-    client: Tensor  # (links,) positions in the cohort
-    center: Tensor  # (links,)
-    size: Tensor  # (links,) bytes, float64
-
-
 class Pairs(NamedTuple):
-    """Everything on its way between two machines at once."""
+    """What is on its way, one name or everything: who talks with which center, and how many bytes that takes."""
 
     client: Tensor  # (pairs,) positions in the cohort
     center: Tensor  # (pairs,)
@@ -108,23 +100,23 @@ class Load:
         return seen
 
     @cached_property
-    def fetched(self) -> list[Messages]:
+    def fetched(self) -> list[Pairs]:
         """What comes down, one for each name."""
         out = []
         for name in self.exchange.receives:
             mixing = self.exchange.topology.down(self.state.memory, self.cohort, name)
             client, center, numbers = self._carried(name, mixing)
-            out.append(Messages(client, center, numbers))
+            out.append(Pairs(client, center, numbers))
         return out
 
     @cached_property
-    def sent(self) -> list[Messages]:
+    def sent(self) -> list[Pairs]:
         """What goes up to be mixed, one for each name."""
         out = []
         for name in self.exchange.sends:
             mixing = self.exchange.topology.up(self.state.memory, self.cohort, name)
             center, client, numbers = self._carried(name, mixing)
-            out.append(Messages(client, center, numbers))
+            out.append(Pairs(client, center, numbers))
         return out
 
     @cached_property
@@ -186,9 +178,9 @@ class Load:
         links = self.exchange.topology.carried(self.state.memory, self.cohort, name, mixing, int(stack.shape[1]))
         return links._replace(weight=links.weight * stack.element_size())
 
-    def _pairs(self, messages: list[Messages]) -> Pairs:
+    def _pairs(self, messages: list[Pairs]) -> Pairs:
         if len(messages) == 1:  # nothing to add up
-            return Pairs(*messages[0])
+            return messages[0]
         centers = max((len(stack) for stack in self.state.centers.values()), default=1)
         centers = max([centers, *(int(m.center.max()) + 1 for m in messages if len(m.center))])
         key = torch.cat([torch.zeros(0, dtype=torch.int64), *(m.client * centers + m.center for m in messages)])
@@ -199,7 +191,7 @@ class Load:
 
 
 def largest(n: int, place: Tensor, size: Tensor) -> Tensor:
-    """The largest message at every place, 0 where there is none, (n,)."""
+    """The largest size, or the longest time, at every place; 0 where there is none, (n,)."""
     return torch.zeros(n, dtype=torch.float64).scatter_reduce(0, place, size, "amax")
 
 

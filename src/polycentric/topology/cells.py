@@ -65,8 +65,9 @@ class Cells(Topology):
         return self.n_edges
 
     def remembers(self, n_clients: int) -> Stacks:
-        """The data every edge heard last: nothing yet."""
-        return {"heard": torch.zeros(self.n_edges, dtype=torch.float64)}
+        """The data every edge heard last, and whether it has learned anything: nothing yet."""
+        none = torch.zeros(self.n_edges, dtype=torch.float64)
+        return {"heard": none, "learned": none.bool()}
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """The edges that cover a client, by the data they heard; equal where none of them heard any."""
@@ -90,16 +91,17 @@ class Cells(Topology):
         """Remember how much data every edge heard."""
         edge, client = self.cells_at(arrived).links(arrived.index)
         heard = torch.zeros(self.n_edges, dtype=torch.float64).index_add_(0, edge, arrived.weights[client])
-        return memory | {"heard": heard}, centers
+        return memory | {"heard": heard, "learned": memory["learned"].cpu() | (heard > 0)}, centers
 
 
 @dataclass(frozen=True)
 class TwoLevel(Topology):
     """Edges average their clients; every `every` rounds a cloud averages the edges (hierarchical).
 
-    At such a round the mixing is the product `cloud @ edge`, the cloud counting edges by the data they heard.
-    `every=1` is one star over all clients where no cells overlap (a bridge counts in each of its cells); a cloud that
-    never meets (`every=0`) leaves isolated cells.
+    At such a round the mixing is the product `cloud @ edge`, the cloud counting edges by the data they heard since they
+    last met: one that heard nobody in the last round may have learned in those before. Where no edge heard anybody in
+    it, they meet the next time. `every=1` is one star over all clients where no cells overlap (a bridge counts in each
+    of its cells); a cloud that never meets (`every=0`) leaves isolated cells.
     """
 
     edges: Cells
@@ -116,8 +118,9 @@ class TwoLevel(Topology):
         return self.edges.n_centers(n_clients)
 
     def remembers(self, n_clients: int) -> Stacks:
-        """What the edges remember."""
-        return self.edges.remembers(n_clients)
+        """What the edges remember, and the data they heard since they met."""
+        memory = self.edges.remembers(n_clients)
+        return memory | {"since": memory["heard"].clone()}
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """As the edges."""
@@ -136,12 +139,15 @@ class TwoLevel(Topology):
         return self.every > 0 and (round + 1) % self.every == 0
 
     def cloud(self, memory: Stacks) -> Mixing:
-        """Every edge hears all edges, by the data they heard."""
-        return Mixing.dense(memory["heard"].cpu().expand(self.edges.n_edges, -1))
+        """Every edge hears all edges, by the data they heard since they met."""
+        return Mixing.dense(memory["since"].cpu().expand(self.edges.n_edges, -1))
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """The cloud's mean, every so many rounds."""
         memory, centers = self.edges.meet(memory, arrived, centers)
+        memory |= {"since": memory["since"].cpu() + memory["heard"]}
         if not self.met_cloud(arrived.round) or not bool(memory["heard"].sum() > 0):
             return memory, centers
-        return memory, centers | {name: self.cloud(memory) @ centers[name] for name in self.names}
+        centers = centers | {name: self.cloud(memory) @ centers[name] for name in self.names}
+        met = {"since": torch.zeros_like(memory["since"]), "learned": torch.ones_like(memory["learned"])}
+        return memory | met, centers
