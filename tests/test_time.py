@@ -310,11 +310,20 @@ def test_models_of_one_edge_are_equally_far():
     table = tuple((100.0 * (k + 1), 1e4 * (k + 1)) for k in range(N))
     several = CellClusters(CELLS, k=3)
     one, many = (load(topology) for topology in (CELLS, several))
-    pairs = one.down()
-    near = pc.Physical(distance=table, **STILL).on_link(one, "down", pairs)
-    for r in range(3):
-        moved = pairs._replace(center=3 * pairs.center + r)
-        assert torch.equal(pc.Physical(distance=table, **STILL).on_link(many, "down", moved), near)
+    clock = pc.Physical(distance=table, **STILL)
+    for way in ("down", "up"):
+        near, far = (clock.on_link(of, way, getattr(of, way)()) for of in (one, many))
+        assert torch.equal(near, far)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_models_of_one_server_come_down_one_after_another(k):
+    """IFCA asks every client for the best of K models: K times the bytes, and K times as long on the way down."""
+    method, asked = pc.ifca(k=k), some(*range(N))
+    exchange = method.exchanges[-1]
+    state = method.begin({"model": torch.zeros(k, D)}, N)
+    clock = pc.Normalised(t_edge=2.0, t_comp=0.0, t_c=10)
+    assert clock.needs(Load(exchange, state, asked, D)).tolist() == pytest.approx([10.0 * k + 10.0] * N, rel=0.05)
 
 
 def places(path, clients, metres=""):
@@ -330,7 +339,7 @@ def test_on_a_map_clients_are_as_far_as_they_stand(tmp_path):
     assert seconds(clock, near) < seconds(clock, far)
     one = load(near)
     pairs = one.up()
-    metres = torch.hypot(1000.0 * pairs.center, 100.0 + pairs.client)
+    metres = torch.hypot(1000.0 * pairs.edge, 100.0 + pairs.client)
     assert torch.allclose(clock.on_link(one, "up", pairs), 8 * pairs.size / clock.rate("up", metres))
     hierarchy = pc.TwoLevel(pc.Cells(Attached(near.geometry)), every=0)
     assert seconds(clock, hierarchy) <= seconds(clock, near)
@@ -740,8 +749,8 @@ def test_the_clock_of_a_command():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: pc.Normalised(t_comp=-1), "Normalised.t_comp must not be negative, got -1"),
-        (lambda: pc.Delays(link=-0.3), "Delays.link must not be negative, got -0.3"),
+        (lambda: pc.Normalised(t_comp=-1), "Normalised.t_comp must be a number from 0 up, got -1"),
+        (lambda: pc.Delays(link=-0.3), "Delays.link must be a number from 0 up, got -0.3"),
         (lambda: pc.Physical(noise=0), "Physical.noise must be positive, got 0"),
         (lambda: pc.Physical(distance=(1.0, 0.0)), "Physical.distance must be positive"),
         (lambda: pc.Physical(cycles=0.0), "Physical.cycles must be positive, got 0"),

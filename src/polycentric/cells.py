@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -34,8 +35,16 @@ def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
     # Defaults are left out, so that a setting added later does not orphan the runs there are.
     said = settings.model_dump(exclude={"device", "checkpoint_every", "workers", "state"}, exclude_defaults=True)
-    text = json.dumps(said, sort_keys=True, default=str)
+    files = _files([said.get("partition"), *said.get("set", {}).values()])
+    text = json.dumps(said | ({"files": files} if files else {}), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _files(values: Iterable[Any]) -> dict[str, str]:
+    """What is in the files that settings name, such as `table(cells.csv)`: another content is another run."""
+    words = {word.strip(" '\"") for value in values for word in re.split(r"[(),=]", str(value))}
+    there = [word for word in sorted(words) if word and len(word) < 1000 and Path(word).is_file()]
+    return {word: hashlib.sha256(Path(word).read_bytes()).hexdigest() for word in there}
 
 
 def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:

@@ -307,7 +307,10 @@ def part_of(
     given: dict[str, Any] = {}
     for position, word in enumerate(words):
         field, equals, rest = word.partition("=")
-        field = field.strip() if equals else list(known)[position] if position < len(known) else ""
+        if known and not equals and position >= len(known):
+            hint = "; regions are separated by blanks" * (name == "regions")
+            raise Mistake(f"{name} takes {', '.join(known)}, and '{word.strip()}' is one too many{hint}")
+        field = field.strip() if equals else list(known)[position] if known else ""
         if field in given:
             raise Mistake(f"{name} is given {field} twice in {key}={value}")
         given[field] = rest if equals else word

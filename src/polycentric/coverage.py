@@ -374,7 +374,9 @@ class GivenCells(Geometry):
         """From a tensor (edges, clients); a stored zero covers nobody."""
         require(table.dim() == 2, f"cells are a table of edges x clients, got a tensor of shape {tuple(table.shape)}")
         table = (table if table.is_sparse else table.to_sparse()).coalesce()
-        edge, client = table.indices()[:, table.values() != 0].cpu()
+        one = table.values() == 1
+        require(bool((one | (table.values() == 0)).all()), "cells are a table of edges x clients that holds 0 and 1")
+        edge, client = table.indices()[:, one].cpu()
         return GivenCells(Coverage.of(edge, client, int(table.shape[0]), int(table.shape[1])))
 
     @cached_property
@@ -446,10 +448,10 @@ def _toml_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
 
 def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
     head, rows = _lines(path, text)
-    if head == ["client", "edge"]:
+    if sorted(head) == ["client", "edge"]:
         edge, client = [], []
         for line, row in rows[1:]:
-            k, e = _numbers(path, line, row, 2)
+            k, e = _numbers(path, line, row, 2)[:: 1 if head[0] == "client" else -1]
             good = k >= 0 and e >= 0 and k % 1 == 0 and e % 1 == 0 and e < MOST_EDGES and k < MOST_LINKS
             require(
                 good, f"'{path}', line {line}: clients and edges are whole numbers from 0, got '{','.join(row)}'"[:300]
@@ -729,8 +731,8 @@ def _places(path: str, text: str) -> tuple[Any, Any, Any]:
     for line, row in rows[1:]:
         kind = row[0].strip().lower()
         require(kind in found, f"'{path}', line {line}: kind must be edge or client, got '{kind}'"[:300])
-        words = [word for word in row[1:] if word.strip()]
-        found[kind].append([*_numbers(path, line, words, len(words) if 2 <= len(words) <= 3 else 2), math.nan][:3])
+        words = row[1:] if len(row) < 4 or row[3].strip() else row[1:3]
+        found[kind].append([*_numbers(path, line, words, 3 if len(words) == 3 else 2), math.nan][:3])
     require(bool(found["edge"]), f"'{path}' has no line of kind edge")
     edges, clients = np.array(found["edge"]), np.array(found["client"])
     require(not (edges[:, 2] <= 0).any(), f"'{path}': edge {int((edges[:, 2] <= 0).argmax())} has no positive radius")
@@ -790,6 +792,21 @@ def geometry_of(text: str) -> Geometry:
     require(not missing, f"{name} needs {', '.join(missing)}: write {name}({', '.join(missing)}=...)")
     made: Geometry = GEOMETRIES[name](**given)
     return made
+
+
+def geometry(cells: Any) -> Geometry:
+    """Cells as they may be given in Python: a geometry, its text, or a table (edges, clients) of 0/1."""
+    if isinstance(cells, Geometry):
+        return cells
+    if isinstance(cells, str):
+        return geometry_of(cells)
+    try:
+        table = cells if isinstance(cells, Tensor) else torch.as_tensor(np.asarray(cells, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise Mistake(
+            f"cells must be a geometry such as Overlap(u=20, v=10), or a table of edges x clients, got {cells!r}"[:300]
+        ) from error
+    return GivenCells.of(table)
 
 
 def _typed(key: str, text: str, wanted: Any) -> Any:

@@ -515,6 +515,7 @@ def prepare(
     state: Literal["memory", "disk"] = "memory",
 ) -> Run:
     """A run before its first round."""
+    require(isinstance(clock, Clock), f"clock must be a clock such as Normalised() or Physical(), got {clock!r}")
     check(clock, method)
     _compare_cells(method, federation, seed)
     require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, got {dtype!r}")
@@ -624,7 +625,7 @@ def resume(prepared: Run, folder: Folder | None, watch: Watcher | None = None) -
     prepared.folder = folder
     with ranks.together():
         if folder:
-            _check_the_same(prepared, folder)
+            check_the_same(prepared, folder)
             checkpoint, problems = folder.load(prepared.clients.task.device)
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
     if told := ranks.text(checkpoint.told() if checkpoint else ""):
@@ -640,7 +641,8 @@ def resume(prepared: Run, folder: Folder | None, watch: Watcher | None = None) -
     return prepared.go(watch), problems
 
 
-def _check_the_same(prepared: Run, folder: Folder) -> None:
+def check_the_same(prepared: Run, folder: Folder) -> None:
+    """Refuse a run that is not the one in a folder: other data, another method, other cells."""
     was = folder.read_json("environment.json")
     if was.get("fingerprint") != prepared.federation.fingerprint:
         raise Mistake(
@@ -651,7 +653,10 @@ def _check_the_same(prepared: Run, folder: Folder) -> None:
     same |= {"attack": repr(prepared.clients.attack), "clock": repr(prepared.clock)}
     for what, now in same.items():
         if was.get(what, now) != now:
-            raise Mistake(f"not the {what} that the run began with: restore its config.json, or begin a new run")
+            raise Mistake(
+                f"not the {what} that the run began with: restore its config.json and the files it names, or begin "
+                "a new run"
+            )
     if was.get("executor", prepared.clients.executor) != prepared.clients.executor:
         folder.log(f"goes on {prepared.clients.executor}, and began {was['executor']}: the same only to rounding")
 

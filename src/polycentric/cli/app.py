@@ -261,6 +261,7 @@ def personalize(
     """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
     from ..cells import ended
     from ..errors import require
+    from ..loop import check_the_same
     from ..record import Folder
     from .listing import personalization
     from .screen import out as screen
@@ -271,6 +272,7 @@ def personalize(
     good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
     require(good, f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
     looked_at = ended(Folder.open(folder))
+    check_the_same(looked_at, Folder.open(folder))
     points, table = personalization(looked_at, [int(w) for w in wanted], lr)
     if as_json:
         tell({"run_dir": str(folder), "points": points})
@@ -294,6 +296,7 @@ def clusters(
     """
     from ..cells import ended
     from ..errors import require
+    from ..loop import check_the_same
     from ..record import Folder
     from ..report.clusters import draw, places_of, told
     from .screen import out as screen
@@ -302,6 +305,7 @@ def clusters(
     opened = Folder.open(folder)
     require((folder / "summary.json").is_file(), f"{folder} is not a finished run: `polycentric resume {folder}` first")
     looked_at = ended(opened)
+    check_the_same(looked_at, opened)
     places_of(looked_at)
     paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
     found = told(looked_at)
@@ -671,12 +675,15 @@ def _interruptible(command: str = "") -> Iterator[None]:
 
 
 def _closing(summary: dict[str, Any]) -> None:
+    from ..record import Folder
     from .screen import bytes_, say
 
+    clock = str(Folder(Path(summary["run_dir"])).read_json("config.json").get("clock", ""))
+    took = summary.get("simulated_seconds") or 0
+    unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"
     say(
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
-        f"down {bytes_(summary['bytes_down'])}; {summary.get('simulated_seconds') or 0:,.1f} simulated seconds; "
-        f"{summary['run_dir']}"
+        f"down {bytes_(summary['bytes_down'])}; {took:{',.1f' if took >= 10 else '.3g'}} {unit}; {summary['run_dir']}"
     )
     if summary.get("late"):
         say(f"note: {summary['late']} answers missed the deadline and were left out")

@@ -18,9 +18,9 @@ def show(
     ] = None,
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="How many clients. [default: as many as the cells were written for, or 16]"),
+        typer.Option(min=1, help="How many clients. [default: as many as the cells are written for, or 90; graphs 16]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of what is drawn. [default: 0]")] = None,
     rounds: Annotated[str, typer.Option(help="Rounds to draw where clients move, separated by commas.")] = "0",
     png: Annotated[Path | None, typer.Option(help="Draw the map, or the graph, into this PNG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -41,7 +41,8 @@ def show(
     from .screen import out as screen
     from .screen import say, tell
 
-    built = _settings(method, set=settings).build_method()
+    said = _settings(method, set=settings, clients=clients, seed=seed)
+    built, clients, seed = said.build_method(), said.clients, said.seed
     topology = built.exchanges[-1].topology
     cells = cells_of(topology)
     if cells is None:

@@ -91,7 +91,7 @@ class Delays(Clock):
 
     def on_link(self, load: Load, way: Way, pairs: Pairs) -> Tensor:
         """Half of it down, half of it up."""
-        return self._delay(load, load.cohort.index[pairs.client], torch.full_like(pairs.center, -1)) / 2
+        return self._delay(load, load.cohort.index[pairs.client], torch.full_like(pairs.edge, -1)) / 2
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """The same in both directions."""
@@ -195,8 +195,8 @@ class Physical(Clock):
         beyond = not topology.near or bool(load.cloud)
         if beyond and self.cloud_distance is not None:
             metres = torch.full((len(client),), self.cloud_distance, dtype=torch.float64)
-            return 8 * pairs.size / self.rate(way, metres, self._fade(load, way, client, pairs.center))
-        radio = self._radio(load, way, client, pairs.center if topology.near else None, pairs.size)
+            return 8 * pairs.size / self.rate(way, metres, self._fade(load, way, client, pairs.edge))
+        radio = self._radio(load, way, client, pairs.edge if topology.near else None, pairs.size)
         return radio if topology.near else radio + self._by_wire(pairs.size)
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
@@ -216,16 +216,14 @@ class Physical(Clock):
         heard = self.gain / metres.double() ** self.exponent * power * fade
         return band * torch.log1p(heard / (band * self.noise)) / math.log(2)
 
-    def _radio(self, load: Load, way: Way, client: Tensor, center: Tensor | None, size: Tensor) -> Tensor:
-        return 8 * size / self.rate(way, self._metres(load, client, center), self._fade(load, way, client, center))
+    def _radio(self, load: Load, way: Way, client: Tensor, edge: Tensor | None, size: Tensor) -> Tensor:
+        return 8 * size / self.rate(way, self._metres(load, client, edge), self._fade(load, way, client, edge))
 
-    def _metres(self, load: Load, client: Tensor, center: Tensor | None) -> Tensor:
-        topology = load.exchange.topology
-        if center is not None and isinstance(self.distance, int | float):
-            on_map = topology.metres(load.cohort, client, center, self.distance)
+    def _metres(self, load: Load, client: Tensor, edge: Tensor | None) -> Tensor:
+        if edge is not None and isinstance(self.distance, int | float):
+            on_map = load.exchange.topology.metres(load.cohort, client, edge, self.distance)
             if on_map is not None:
                 return on_map.clamp(min=1.0)  # the gain is that at one metre
-        edge = None if center is None else topology.edge_of(center)
         return self._of("distance", self.distance_spread, load, client, edge)
 
     def _fade(self, load: Load, way: Way, client: Tensor, edge: Tensor | None) -> Tensor | float:
@@ -264,7 +262,7 @@ def _own(seed: int, name: str, n_clients: int) -> Tensor:
 
 def _not_negative(clock: Clock, name: str) -> None:
     value = getattr(clock, name)
-    require(0 <= value < math.inf, f"{type(clock).__name__}.{name} must not be negative, got {value}")
+    require(0 <= value < math.inf, f"{type(clock).__name__}.{name} must be a number from 0 up, got {value}")
 
 
 def _positive(clock: Clock, name: str) -> None:

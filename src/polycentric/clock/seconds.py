@@ -163,6 +163,5 @@ def check(clock: Clock, method: Method) -> None:
     """Refuse a deadline where there is nobody who waits."""
     require(
         clock.deadline is None or not any(exchange.topology.at_home for exchange in method.exchanges),
-        f"a deadline needs a center that waits, and {method.name} has none: clients wait for their neighbours; leave "
-        "deadline out of the clock",
+        f"a deadline needs a center that waits, and {method.name} has none: leave deadline out of the clock",
     )

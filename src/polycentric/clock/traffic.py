@@ -54,11 +54,19 @@ class Traffic:
         }
 
 
+class Messages(NamedTuple):
+    """One name on its way: who talks with which center, and how many bytes that takes."""
+
+    client: Tensor  # (links,) positions in the cohort
+    center: Tensor  # (links,)
+    size: Tensor  # (links,) bytes, float64
+
+
 class Pairs(NamedTuple):
-    """What is on its way, one name or everything: who talks with which center, and how many bytes that takes."""
+    """Everything on its way between two machines at once."""
 
     client: Tensor  # (pairs,) positions in the cohort
-    center: Tensor  # (pairs,)
+    edge: Tensor  # (pairs,) machines: edges, clients, or the server that all centers are on
     size: Tensor  # (pairs,) bytes, float64
 
 
@@ -100,23 +108,23 @@ class Load:
         return seen
 
     @cached_property
-    def fetched(self) -> list[Pairs]:
+    def fetched(self) -> list[Messages]:
         """What comes down, one for each name."""
         out = []
         for name in self.exchange.receives:
             mixing = self.exchange.topology.down(self.state.memory, self.cohort, name)
             client, center, numbers = self._carried(name, mixing)
-            out.append(Pairs(client, center, numbers))
+            out.append(Messages(client, center, numbers))
         return out
 
     @cached_property
-    def sent(self) -> list[Pairs]:
+    def sent(self) -> list[Messages]:
         """What goes up to be mixed, one for each name."""
         out = []
         for name in self.exchange.sends:
             mixing = self.exchange.topology.up(self.state.memory, self.cohort, name)
             center, client, numbers = self._carried(name, mixing)
-            out.append(Pairs(client, center, numbers))
+            out.append(Messages(client, center, numbers))
         return out
 
     @cached_property
@@ -178,16 +186,17 @@ class Load:
         links = self.exchange.topology.carried(self.state.memory, self.cohort, name, mixing, int(stack.shape[1]))
         return links._replace(weight=links.weight * stack.element_size())
 
-    def _pairs(self, messages: list[Pairs]) -> Pairs:
-        if len(messages) == 1:  # nothing to add up
-            return messages[0]
-        centers = max((len(stack) for stack in self.state.centers.values()), default=1)
-        centers = max([centers, *(int(m.center.max()) + 1 for m in messages if len(m.center))])
-        key = torch.cat([torch.zeros(0, dtype=torch.int64), *(m.client * centers + m.center for m in messages)])
+    def _pairs(self, messages: list[Messages]) -> Pairs:
+        topology = self.exchange.topology
+        pairs = [Pairs(client, topology.edge_of(center), size) for client, center, size in messages]
+        if len(pairs) == 1 and len(pairs[0].client) == len(self.cohort):  # nothing to add up
+            return pairs[0]
+        n_edges = 1 + max((int(edge.max()) for _, edge, _ in pairs if len(edge)), default=0)
+        key = torch.cat([torch.zeros(0, dtype=torch.int64), *(client * n_edges + edge for client, edge, _ in pairs)])
         pair, place = torch.unique(key, return_inverse=True)
         size = torch.zeros(len(pair), dtype=torch.float64)
-        size.index_add_(0, place, torch.cat([torch.zeros(0, dtype=torch.float64), *(m.size for m in messages)]))
-        return Pairs(pair // centers, pair % centers, size)
+        size.index_add_(0, place, torch.cat([torch.zeros(0, dtype=torch.float64), *(size for _, _, size in pairs)]))
+        return Pairs(pair // n_edges, pair % n_edges, size)
 
 
 def largest(n: int, place: Tensor, size: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from .. import draw
-from ..coverage import Geometry, Overlap, covered, geometry_of
+from ..coverage import Attached, Geometry, Overlap, covered, geometry, geometry_of
 from ..errors import Mistake, require, unknown
 from .federation import Pool
 
@@ -438,6 +438,7 @@ class InCells:
     mixed: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cells", geometry(self.cells))
         if self.clients is not None:
             _check_count("InCells.clients", self.clients)
         _check_count("InCells.per_client", self.per_client)
@@ -459,7 +460,7 @@ class InCells:
             dealt = Iid(n)(pool, seed)
         else:
             _check_labels("InCells", pool)
-            home = cells if self.mixed else cells.attached()
+            home = cells if self.mixed else covered(Attached(self.cells), n, seed)
             may = self._groups(len(pool.classes))[home.edge]  # (links, classes): what an edge's clients may draw
             allowed = torch.zeros(n, len(pool.classes), dtype=torch.int64).index_add(0, home.client, may.long()) > 0
             share = self._drawn(allowed, seed).T.double()

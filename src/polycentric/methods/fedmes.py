@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..aggregate import Aggregate, Mean
-from ..coverage import Geometry, Overlap
+from ..coverage import Geometry, Overlap, geometry
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
@@ -59,6 +59,7 @@ def fedmes(
     """
     for name, alpha in (("alpha_u", alpha_u), ("alpha_v", alpha_v)):
         require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}: only the ratio of the two matters")
+    cells = geometry(cells)
     require(models >= 1, f"models must be at least 1, got {models}")
     exchange = Exchange(
         learn=(Train(**training),),

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..aggregate import Aggregate, Mean
-from ..coverage import Attached, Geometry, Overlap
+from ..coverage import Attached, Geometry, Overlap, geometry
 from ..learn import Train
 from ..method import Exchange, Method
 from ..optimizer import Average, Center
@@ -46,7 +46,7 @@ def hierarchical(
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
         privacy: `Gaussian(clip, noise)` hides what any one client sends, from all edges together.
     """
-    own = Attached(cells)
+    own = Attached(geometry(cells))
     exchange = Exchange(
         learn=(Train(**training),),
         topology=TwoLevel(Cells(own), every),

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -49,6 +51,7 @@ def panels(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    require(path.suffix in (".png", ".svg", ".pdf"), f"a figure's file must end in .png, .svg or .pdf, got '{path}'")
     style: Any = STYLE
     with rc_context(style):
         figure: Figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")

@@ -59,9 +59,9 @@ class CellClusters(Topology):
         """The K models of an edge stand at it."""
         return center // self.k
 
-    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
-        """As far as the edge."""
-        return self.cells.metres(cohort, client, self.edge_of(center), mean)
+    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
+        """As the cells."""
+        return self.cells.metres(cohort, client, edge, mean)
 
     def remembers(self, n_clients: int) -> Stacks:
         """The data every center heard last, and the model of every client at the first, second, ... of its edges.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cohort import Cohort
-from ..coverage import Coverage, Geometry, GivenCells, covered
+from ..coverage import Coverage, Geometry, covered, geometry
 from ..errors import require
 from ..mixing import Mixing
 from ..stack import Stacks
@@ -36,8 +36,7 @@ class Cells(Topology):
 
     def __post_init__(self) -> None:
         require(self.bridge > 0, f"Cells.bridge must be positive, got {self.bridge}")
-        if isinstance(self.cells, Tensor):
-            object.__setattr__(self, "cells", GivenCells.of(self.cells))
+        object.__setattr__(self, "cells", geometry(self.cells))
 
     @property
     def geometry(self) -> Geometry:
@@ -54,9 +53,9 @@ class Cells(Topology):
         """The coverage in a cohort's round."""
         return covered(self.geometry, cohort.n_clients, cohort.seed, cohort.round)
 
-    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
+    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
         """As far as on the map, if there is one."""
-        return self.geometry.metres_to(center, client, cohort.n_clients, cohort.seed, cohort.round, mean)
+        return self.geometry.metres_to(edge, client, cohort.n_clients, cohort.seed, cohort.round, mean)
 
     def n_centers(self, n_clients: int) -> int:
         """One for each edge."""
@@ -130,9 +129,9 @@ class TwoLevel(Topology):
         """As the edges; the cloud's mean follows when they meet."""
         return self.edges.up(memory, cohort, name)
 
-    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
+    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
         """As the edges."""
-        return self.edges.metres(cohort, client, center, mean)
+        return self.edges.metres(cohort, client, edge, mean)
 
     def met_cloud(self, round: int) -> bool:
         """Whether the edges talk to the cloud at the end of this round."""

@@ -125,6 +125,14 @@ class Sums(Topology):
         """As the inner one."""
         return self.of.met_cloud(round)
 
+    def edge_of(self, center: Tensor) -> Tensor:
+        """As the inner one."""
+        return self.of.edge_of(center)
+
+    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
+        """As the inner one."""
+        return self.of.metres(cohort, client, edge, mean)
+
     def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
         """As the inner one."""
         return self.of.sequence(memory, cohort)

@@ -67,11 +67,11 @@ class Topology(ABC):
         return False
 
     def edge_of(self, center: Tensor) -> Tensor:
-        """At which edge every center stands."""
-        return center
+        """On which machine every center is: its edge, its client, or the one server that has them all."""
+        return center if self.near or self.at_home else torch.zeros_like(center)
 
-    def metres(self, cohort: Cohort, client: Tensor, center: Tensor, mean: float) -> Tensor | None:
-        """How far clients are from centers in the cohort's round, pair by pair; None: nobody knows.
+    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
+        """How far clients are from edges in the cohort's round, pair by pair; None: nobody knows.
 
         `mean`: metres on average, where there is a map without metres.
         """
