@@ -11,6 +11,7 @@ import torch
 
 from polycentric import Simulation, Task, cells
 from polycentric.cells import digest, enter, finished, grouped, home, in_its_share, run_cell, run_cells, settings_of
+from polycentric.cli import outcome
 from polycentric.config import Settings
 from polycentric.errors import Mistake
 from polycentric.loop import Run
@@ -39,6 +40,19 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("this cell was run again")
 
     monkeypatch.setattr(Run, "go", refuse)
+
+
+def test_another_table_of_cells_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    how = {"method": "fedmes", "set": {"cells": "table(cells.csv)"}, "data": "digits", "clients": 3, "rounds": 1}
+    names = []
+    for table in ("1,0\n1,1\n0,1\n", "1,0\n0,1\n0,1\n", "1,0\n1,1\n0,1\n"):
+        Path("cells.csv").write_text(table)
+        names.append(run_cell(Settings.of(TINY | how), tmp_path / "runs")["run_dir"])
+    assert names[0] == names[2] != names[1]
+
+    Path("cells.csv").write_text("1,1\n1,1\n1,1\n")
+    assert outcome(["personalize", names[0], "--steps", "0"]) == 2  # nor is a finished run looked at with other cells
 
 
 def test_cells_come_in_order_and_are_run_once(tmp_path, monkeypatch):

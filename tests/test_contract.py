@@ -97,6 +97,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedmes": {"cells": InTurn()},
     "hierarchical": {"cells": InTurn(), "every": 2},
 }
+APART["hierarchical"] = {"cells": InTurn((0, 1, 2, 3, 3))}  # where one more leaves the overlap's client at its edge
 
 # Dual coordinate ascent takes linear models only. It has no learning rate to be zero or too large, its fixed point is
 # not that of cross-entropy, and its duals are clipped to [0, 1], so no finite example gives a number that is not.

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polycentric import CellMap, CellRegions, CellTable, Mistake, Overlap, RingCells
-from polycentric.coverage import Attached, Coverage, GivenCells, covered, geometry_of, shared
+from polycentric.coverage import Attached, Coverage, GivenCells, covered, geometry, geometry_of, shared
 
 LAW = settings(max_examples=40)
 
@@ -169,6 +169,34 @@ def test_a_table_that_is_wrong_says_where(name, text, message, tmp_path: Path):
 def test_a_table_that_is_not_there():
     with pytest.raises(Mistake, match=r"'nowhere.csv' cannot be read: No such file"):
         CellTable("nowhere.csv")
+
+
+def test_pairs_may_be_headed_either_way(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("client,edge\n0,0\n1,0\n1,1\n")
+    (tmp_path / "b.csv").write_text("edge,client\n0,0\n0,1\n1,1\n")
+    assert CellTable(str(tmp_path / "a.csv")) == CellTable(str(tmp_path / "b.csv"))
+
+
+def test_cells_may_be_given_as_a_text_an_array_or_lists():
+    table = [[1, 1, 0], [0, 1, 1]]
+    wanted = GivenCells.of(torch.tensor(table))
+    assert geometry(table) == geometry(np.array(table)) == geometry(torch.tensor(table)) == wanted
+    assert geometry("overlap(u=4, v=2)") == Overlap(4, 2)
+    for wrong in (0.5 * torch.ones(2, 3), torch.full((2, 3), torch.nan), -torch.ones(2, 3), np.full((2, 3), 2)):
+        with pytest.raises(Mistake, match="holds 0 and 1"):
+            geometry(wrong)
+    for strange in (object(), [[1, 0], [1]], {"a": 1}):
+        with pytest.raises(Mistake, match="cells must be a geometry such as Overlap"):
+            geometry(strange)
+
+
+def test_a_place_that_lacks_a_number_is_refused(tmp_path: Path):
+    (tmp_path / "p.csv").write_text("kind,x,y,radius\nedge,5,,1\nclient,5,1,\n")
+    with pytest.raises(Mistake, match="line 2: 3 numbers are wanted, got '5,,1'"):
+        CellMap(places=str(tmp_path / "p.csv"), radius=0.5)
+    (tmp_path / "p.csv").write_text("kind,x,y,radius\nedge,5,1,0\n")
+    with pytest.raises(Mistake, match="edge 0 has no positive radius"):
+        CellMap(places=str(tmp_path / "p.csv"))
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):

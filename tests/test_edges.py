@@ -57,6 +57,21 @@ def test_topology_show_has_words_for_every_method(name, capsys):
     assert outcome(["topology", "show", name, "--clients", "12"]) == 0
 
 
+def test_topology_show_has_the_clients_and_the_seed_of_a_config(capsys, tmp_path: Path):
+    (tmp_path / "c.toml").write_text('method = "fedmes"\nclients = 24\nseed = 5\n[set]\ncells = "map(edges=4)"\n')
+    found = shown(capsys, str(tmp_path / "c.toml"))
+    assert found["clients"] == 24
+    assert found == shown(capsys, "fedmes", "--set", "cells=map(edges=4)", "--clients", "24", "--seed", "5")
+    assert found != shown(capsys, str(tmp_path / "c.toml"), "--seed", "6")
+
+
+@pytest.mark.parametrize("name", ["map.jpg", "map"])
+def test_a_figure_in_a_format_that_we_do_not_write_is_refused(name, capsys, tmp_path: Path):
+    assert outcome(["topology", "show", "fedmes", "--png", str(tmp_path / name)]) == 2
+    assert "a figure's file must end in .png, .svg or .pdf" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_topology_show_of_graphs(capsys, tmp_path: Path):
     ring = shown(capsys, "dpsgd", "--clients", "8", "--png", str(tmp_path / "ring.png"))
     assert (ring["links"], ring["neighbours"]) == (8, [2, 2])

@@ -317,7 +317,7 @@ def test_models_of_one_edge_are_equally_far():
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_models_of_one_server_come_down_one_after_another(k):
+def test_models_of_one_machine_come_down_one_after_another(k):
     """IFCA asks every client for the best of K models: K times the bytes, and K times as long on the way down."""
     method, asked = pc.ifca(k=k), some(*range(N))
     exchange = method.exchanges[-1]

@@ -66,7 +66,7 @@ class Pairs(NamedTuple):
     """Everything on its way between two machines at once."""
 
     client: Tensor  # (pairs,) positions in the cohort
-    edge: Tensor  # (pairs,) machines: edges, clients, or the server that all centers are on
+    edge: Tensor  # (pairs,) machines: edges, clients, or the one that has all centers
     size: Tensor  # (pairs,) bytes, float64
 
 

@@ -67,7 +67,7 @@ class Topology(ABC):
         return False
 
     def edge_of(self, center: Tensor) -> Tensor:
-        """On which machine every center is: its edge, its client, or the one server that has them all."""
+        """On which machine every center is: its edge, its client, or the one that has them all."""
         return center if self.near or self.at_home else torch.zeros_like(center)
 
     def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
