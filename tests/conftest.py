@@ -11,6 +11,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
+os.environ.pop("COLUMNS", None)  # before ours is imported: how wide this terminal is, is no part of a test
+
 from polycentric.data import Federation, Split
 
 # The same examples every time, so that a change is what makes a law fail; HYPOTHESIS_PROFILE=anew looks for new ones.

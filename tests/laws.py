@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from polycentric import Federation, Method, State, run_round
 from polycentric.cohort import Cohort
@@ -66,6 +68,18 @@ def assert_same(a: Tensor, b: Tensor) -> None:
 
 def differ(a: Tensor, b: Tensor) -> bool:
     return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest tensor that is made within it: tracemalloc does not see what torch allocates."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = operation(*args, **(kwargs or {}))
+        made = [one.untyped_storage().nbytes() for one in tree_leaves(out) if isinstance(one, Tensor)]
+        self.bytes = max([self.bytes, *made])
+        return out
 
 
 def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

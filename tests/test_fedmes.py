@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from laws import after, ready, small
+from laws import Largest, after, random, ready, small
 from polycentric import (
     METHODS,
     Active,
@@ -119,6 +119,13 @@ def test_an_edge_counts_bridges_by_alpha(blobs):
     bridges = SIX.coverage.covers > 1
     weight = torch.as_tensor(SIX.coverage.table.toarray()) * federation.train.sizes * torch.where(bridges, 3.0, 2.0)
     close(state.centers["model"], weight / weight.sum(1, keepdim=True) @ alone)
+
+
+@pytest.mark.parametrize("topology", [Cells(Overlap(1, 1, 1), 1.5), CellClusters(Cells(Overlap(1, 1, 1), 1.5), 1)])
+def test_a_bridge_between_three_edges_counts_alpha_once(topology):
+    weight = topology.up(topology.remembers(7), everyone(7), "model").to_dense()
+    by_hand = torch.tensor([[2, 0, 0, 3, 0, 3, 3], [0, 2, 0, 3, 3, 0, 3], [0, 0, 2, 0, 3, 3, 3]]).double() / 11
+    close(weight / weight.sum(1, keepdim=True), by_hand)
 
 
 @pytest.mark.parametrize("select", [Everyone(), Uniform(n=3)], ids=repr)
@@ -322,11 +329,47 @@ def test_everybody_has_the_same_chance_in_a_symmetric_geometry():
     assert float(count[12:].std() / count[12:].mean()) < 0.12
 
 
+@pytest.mark.parametrize("geometry", [Overlap(0, 1), RingCells(4, 0, 1), RingCells(5, 0, 1)], ids=repr)
+def test_where_all_regions_have_equal_rests_the_lot_decides(geometry):
+    rounds, many = 120, geometry.natural
+    cohorts = [ByCell(1, cells=geometry)({}, everyone(many, round)).index for round in range(rounds)]
+    count = torch.bincount(torch.cat(cohorts), minlength=many)
+    share = float(count.sum()) / (rounds * many)
+    assert float((count - rounds * share).abs().max()) < 5 * (rounds * share * (1 - share)) ** 0.5
+
+
+@LAW
+@given(
+    st.lists(st.integers(0, 60), min_size=4, max_size=4),
+    st.lists(st.integers(0, 60), min_size=3, max_size=3),
+    st.integers(1, 20),
+    st.integers(0, 99),
+)
+def test_where_cells_alone_have_enough_largest_remainders_fill_all_edges(overlaps, more, n, round):
+    """And no search for numbers is needed; it would fill overlaps first, which serve two edges at once."""
+    there = torch.tensor([*(n + one for one in more), *overlaps])
+    with pytest.MonkeyPatch.context() as closed:
+        closed.setattr("polycentric.select.filled_up", None)
+        counts = ByCell(n).counts(tuple(SUBSETS), there, (0, round, 0))
+    table = torch.tensor([[e in mine for mine in SUBSETS] for e in range(3)]).long()
+    assert (table @ torch.tensor(counts)).tolist() == [n] * 3
+
+
+def test_what_a_large_neighbour_does_not_take_is_shared_by_all_regions_alike():
+    """Overlaps with the third cell give the little that it wants of them, so the others give more than their share."""
+    counts = ByCell(30).counts(
+        ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2)), torch.tensor([30, 30, 1000, 30, 60, 60]), (0, 0, 0)
+    )
+    alone, other, _, both, *_ = counts
+    assert max(alone, other, both) - min(alone, other, both) <= 1
+    assert alone + both + counts[4] == other + both + counts[5] == 30
+
+
 def test_clients_without_data_are_not_picked_and_small_cells_give_all_they_have():
     some = everyone(18)[torch.tensor([0, 1, 5, 12, 13])]
     cohort = ByCell(3, cells=Overlap(4, 2))({}, some)
-    assert set(cohort.index.tolist()) <= set(some.index.tolist())
-    assert {0, 1, 5} & set(cohort.index.tolist())
+    # The second cell has three, and all of them come; two of these are in the first as well, which gets one more.
+    assert set(cohort.index.tolist()) - {0, 1} == {5, 12, 13} and len(cohort) == 4
 
 
 def test_active_inside_a_cell_prefers_high_losses_in_every_region():
@@ -473,10 +516,17 @@ def test_a_mean_that_means_nothing_is_not_scored(blobs):
     assert average(one.method, one.state, one.clients, one.federation.test) == {}
 
 
-def test_disagreement_of_many_edges_forms_no_client_model(blobs):
-    method = fedmes(cells=CellMap(4), **TRAINING)
-    prepared = ready(method, blobs(SIZES))
-    assert disagreement(method, prepared.state, prepared.clients) == 0.0
+def test_disagreement_of_many_clients_forms_no_client_model(blobs):
+    cells, n = CellMap(4), 400
+    prepared = ready(fedmes(cells=cells), blobs((1,) * n))
+    heard, centers = torch.tensor([3.0, 1.0, 2.0, 7.0]).double(), random(0, *prepared.state.centers["model"].shape)
+    state = replace(prepared.state, centers={"model": centers}, memory={"heard": heard})
+    weight = torch.as_tensor(covered(cells, n).table.toarray()).T * heard
+    rows = weight @ centers / weight.sum(1, keepdim=True)
+    with Largest() as largest:
+        found = disagreement(prepared.method, state, prepared.clients)
+    assert found == pytest.approx(float((rows - rows.mean(0)).square().sum(1).mean()), rel=1e-9)
+    assert largest.bytes < rows.nbytes / 4
 
 
 # -- clients that move ---------------------------------------------------------------------------------------

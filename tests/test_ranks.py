@@ -5,6 +5,7 @@ This file is also the program of a rank: `python tests/test_ranks.py FOLDER` run
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -13,12 +14,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -35,6 +38,8 @@ from polycentric.record import Folder
 from polycentric.round import Answer
 
 ROOT = Path(__file__).parents[1]
+BUSY = 300  # seconds that ranks get where they take a few: other tests may have the machine
+pytestmark = pytest.mark.timeout(4 * BUSY)  # so that it is said what ranks wrote until then
 
 
 def beside(name: str) -> Any:
@@ -96,7 +101,7 @@ def main(where: Path) -> None:
     """Everything that two ranks are asked to do together; what they found is written beside it."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    with join_ranks(30) as ranks:
+    with join_ranks(BUSY) as ranks:
         for name in [*CASES, "own blocks"]:
             case(name, ranks, where / name).go()
         for name in RESUMED:
@@ -144,26 +149,50 @@ def is_free(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) != 0
 
 
-def started(arguments: list[str], **how: Any) -> list[subprocess.Popen[str]]:
-    """Two ranks on this machine's loopback, and nowhere else."""
+@dataclass(frozen=True)
+class Started:
+    """A process that is a rank. It writes to files: into a pipe that nobody reads it could not write much."""
+
+    process: subprocess.Popen[bytes]
+    out: IO[str]
+    error: IO[str]
+
+
+@contextmanager
+def started(arguments: list[str], **how: Any) -> Iterator[list[Started]]:
+    """Two ranks on this machine's loopback, and nowhere else; nobody is left behind."""
     port = next(filter(is_free, random.sample(range(10_000, 30_000), 100)))  # no port that the system itself gives away
     common = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     common |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # whoever is there first tells how often it has knocked
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return [
-        subprocess.Popen([sys.executable, *arguments], env=common | {"RANK": str(rank)}, **(pipes | how))
-        for rank in range(2)
-    ]
+    ranks: list[Started] = []
+    with ExitStack() as files:
+        try:
+            for rank in range(2):
+                out, error = (files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
+                words, env = [sys.executable, *arguments], common | {"RANK": str(rank)}
+                ranks.append(Started(subprocess.Popen(words, env=env, stdout=out, stderr=error, **how), out, error))
+            yield ranks
+        finally:
+            for one in ranks:
+                one.process.kill()
+                one.process.wait()
 
 
-def ended(ranks: list[subprocess.Popen[str]], seconds: float = 120) -> list[tuple[int, str, str]]:
-    """(exit code, stdout, stderr) of each; nobody is left behind."""
+def written(file: IO[str]) -> str:
+    """What a rank has written so far, or all of it."""
+    file.seek(0)
+    return file.read()
+
+
+def ended(ranks: list[Started], seconds: float = 400) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of each, when all have come to their end."""
+    until = time.monotonic() + seconds
     try:
-        return [(rank.wait(seconds), *rank.communicate(timeout=10)) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+        codes = [rank.process.wait(max(0.0, until - time.monotonic())) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"not done after {seconds:g} seconds:\n" + "\n".join(written(rank.error) for rank in ranks))
+    return [(code, written(rank.out), written(rank.error)) for code, rank in zip(codes, ranks, strict=True)]
 
 
 # -- the same bits -------------------------------------------------------------------------------------------
@@ -171,10 +200,19 @@ def ended(ranks: list[subprocess.Popen[str]], seconds: float = 120) -> list[tupl
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two ranks made of every case, in one start."""
-    where = tmp_path_factory.mktemp("ranks")
-    ranks = ended(started([__file__, str(where)]))
-    assert [code for code, _, _ in ranks] == [0, 0], "".join(error for _, _, error in ranks)
+    """What two ranks made of every case, in one start: of several workers the first starts them, the others wait."""
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place  # that of all workers
+    where, told = place / "ranks", place / "ranks.json"
+    with (place / "ranks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not where.exists():
+            where.mkdir()
+            with started([__file__, str(where)]) as ranks:
+                told.write_text(json.dumps(ended(ranks)))
+    assert told.exists(), "the ranks did not come to their end, as another worker says"
+    found = json.loads(told.read_text())
+    assert [code for code, _, _ in found] == [0, 0], "".join(error for _, _, error in found)
     return where
 
 
@@ -244,9 +282,10 @@ def test_no_thread_outlives_the_group_and_meets_the_end_of_the_interpreter(toget
 
 def test_everybody_gets_a_share_and_the_largest_go_first() -> None:
     assert dealt([9, 5, 4, 1], 2) == [0, 1, 1, 0]
-    work = [100, 1, 1, 1, 1, 1, 1]
-    owners = dealt(work, 3)
-    assert sorted(owners.count(rank) for rank in range(3)) == [1, 3, 3] or max(map(owners.count, range(3))) == 3
+    owners = dealt([100, 1, 1, 1, 1, 1, 1], 3)
+    assert [owners.count(rank) for rank in range(3)] == [1, 3, 3]
+    owners = dealt([100, 1, 1, 1, 1, 1], 2)
+    assert [owners.count(rank) for rank in range(2)] == [3, 3]  # nobody holds more blocks than their share
     assert dealt([], 4) == [] and dealt([1], 4) == [0]
 
 
@@ -317,21 +356,25 @@ def lines(path: Path) -> int:
     return path.read_text().count("\n") if path.is_file() else 0
 
 
-def begun(folder: Path, rounds: int, more: int, *options: str) -> list[subprocess.Popen[str]]:
+@contextmanager
+def begun(folder: Path, rounds: int, more: int, *options: str) -> Iterator[list[Started]]:
     """Two ranks that have evaluated some rounds and are at work."""
     words = [*COMMAND, "--rounds", str(rounds), "--out", folder.name, *options]
-    ranks = started(words, cwd=folder.parent)
-    for _ in range(600):
-        if lines(folder / "metrics.jsonl") > more or any(rank.poll() is not None for rank in ranks):
-            break
-        time.sleep(0.1)
-    return ranks
+    until = time.monotonic() + BUSY
+    with started(words, cwd=folder.parent) as ranks:
+        while lines(folder / "metrics.jsonl") <= more:
+            codes = [rank.process.poll() for rank in ranks]
+            if codes != [None, None] or time.monotonic() > until:
+                said = "\n".join(written(rank.error) for rank in ranks)
+                pytest.fail(f"the ranks did not come to work, their exit codes are {codes}:\n{said}")
+            time.sleep(0.1)
+        yield ranks
 
 
 def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
-    ranks = begun(tmp_path / "run", 100_000, 2)
-    ranks[1].kill()
-    (code, out, error), (killed, *_) = ended(ranks, 60)
+    with begun(tmp_path / "run", 100_000, 2) as ranks:
+        ranks[1].process.kill()
+        (code, out, error), (killed, *_) = ended(ranks, BUSY)
     assert (code, out, killed) == (1, "", -signal.SIGKILL)
     assert error.strip().splitlines()[-1] == (
         "error: one of the 2 ranks was ended or has failed; `polycentric resume run` goes on from the last whole round"
@@ -343,8 +386,8 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
 
     rounds = found.state.round + 2  # as if the run had been asked for a few rounds more
     folder.write_json("config.json", folder.read_json("config.json") | {"rounds": rounds})
-    ranks = started(["-m", "polycentric", "resume", "run", "--json"], cwd=tmp_path)
-    (code, out, error), (other, nothing, silent) = ended(ranks)
+    with started(["-m", "polycentric", "resume", "run", "--json"], cwd=tmp_path) as ranks:
+        (code, out, error), (other, nothing, silent) = ended(ranks)
     assert (code, other, nothing, silent) == (0, 0, "", ""), error + silent
     assert json.loads(out)["rounds"] == rounds
 
@@ -358,14 +401,10 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_rank_that_says_nothing_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
-    ranks = begun(tmp_path / "run", 100_000, 2, "--wait", "3")
-    ranks[1].send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-    code = ranks[0].wait(60)
-    took = time.monotonic() - began
-    ranks[1].kill()
-    (_, _, error), _ = ended(ranks)
-    assert code == 1 and took < 30
+    with begun(tmp_path / "run", 100_000, 2, "--wait", "3") as ranks:
+        ranks[1].process.send_signal(signal.SIGSTOP)
+        ((code, _, error),) = ended(ranks[:1], BUSY)  # half of what it would wait for unasked
+    assert code == 1
     assert "one of the 2 ranks has said nothing for 3 seconds; `polycentric resume run` goes on" in error
     assert Folder.open(tmp_path / "run").load()[1] == []
 

@@ -341,12 +341,28 @@ def test_on_a_map_clients_are_as_far_as_they_stand(tmp_path):
     pairs = one.up()
     metres = torch.hypot(1000.0 * pairs.edge, 100.0 + pairs.client)
     assert torch.allclose(clock.on_link(one, "up", pairs), 8 * pairs.size / clock.rate("up", metres))
-    hierarchy = pc.TwoLevel(pc.Cells(Attached(near.geometry)), every=0)
-    assert seconds(clock, hierarchy) <= seconds(clock, near)
+    hierarchy = load(pc.TwoLevel(pc.Cells(Attached(near.geometry)), every=0))
+    client, edge, size = pairs = hierarchy.up()
+    metres = torch.hypot(1000.0 * edge, 100.0 + client)
+    assert torch.allclose(clock.on_link(hierarchy, "up", pairs), 8 * size / clock.rate("up", metres))
     # A table that is given is what the user measured: it wins.
     assert seconds(pc.Physical(distance=(500.0,) * N, **STILL), near) == seconds(
         pc.Physical(distance=(500.0,) * N, **STILL), far
     )
+
+
+def test_on_a_map_models_of_one_edge_are_equally_far(tmp_path):
+    cells, clock = places(tmp_path / "map.csv", [(0, 100 + k) for k in range(N)], 1.0), pc.Physical(**STILL)
+    each = [load(topology) for topology in (cells, CellClusters(cells, k=2))]
+    assert torch.equal(*(clock.on_link(one, "up", one.up()).sort().values for one in each))
+
+
+def test_nobody_is_nearer_than_the_metre_at_which_the_gain_is_given(tmp_path):
+    cells, clock = places(tmp_path / "map.csv", [(0, k / 4) for k in range(N)], 1.0), pc.Physical(**STILL)
+    one = load(cells)
+    client, edge, size = pairs = one.up()
+    metres = torch.where(edge == 0, torch.tensor([1, 1, 1, 1, 1, 1.25])[client], torch.hypot(1000.0 * edge, client / 4))
+    assert torch.allclose(clock.on_link(one, "up", pairs), 8 * size / clock.rate("up", metres))
 
 
 def test_a_map_without_metres_has_the_clocks_distance_on_average():
@@ -571,20 +587,36 @@ def test_a_deadline_is_for_clients_and_the_cloud_may_take_longer(every):
 
 
 @LAW
-@given(st.floats(50, 5000), st.floats(50, 5000), st.floats(0.01, 3), st.floats(0, 1), st.integers(0, 99))
-def test_a_deadline_never_turns_time_back_and_one_that_all_make_changes_nothing(metres, cloud, deadline, spread, seed):
+@given(st.floats(50, 5000), st.floats(50, 5000), st.integers(0, N), st.floats(0, 1), st.integers(0, 99))
+def test_a_deadline_never_turns_time_back_and_one_that_all_make_changes_nothing(metres, cloud, made, spread, seed):
     """Also where the cloud is nearer than the edge, and for clients that differ."""
     free = pc.Physical(distance=metres, cloud_distance=cloud, distance_spread=spread)
     asked, topology = some(*range(N), seed=seed), pc.TwoLevel(CELLS, every=1)
+    edges, all_the_way = (free.needs(load(pc.TwoLevel(CELLS, every=every), asked)) for every in (0, 1))
+    deadline = float(edges.sort().values[made - 1]) if made else float(edges.min()) / 2
     one, bound = load(topology, asked), replace(free, deadline=deadline)
     late, took = bound.late(one), seconds(bound, topology, asked)
+    assert int(late.sum()) == N - made
     assert seconds(replace(free, deadline=1e9), topology, asked) == seconds(free, topology, asked)
     if not bool(late.any()):
         assert took == seconds(free, topology, asked)
     elif bool(late.all()):
         assert took == deadline
-    else:
-        assert took >= deadline
+    else:  # the cloud's part comes after all have been waited for
+        assert took == pytest.approx(deadline + max(0.0, float((all_the_way - edges)[~late].max())), rel=1e-12)
+
+
+@pytest.mark.parametrize("cloud", [None, 100.0, 900.0])
+def test_edges_go_to_the_cloud_when_the_deadline_is_over(cloud):
+    """One client of six is too slow, all are 500 metres from their edge."""
+    clock = pc.Physical(frequency=(1e9,) * 5 + (1.0,), cloud_distance=cloud, deadline=2.0, **STILL)
+    bits = 8 * 4 * D
+
+    def radio(metres):
+        return sum(bits / clock.rate(way, torch.tensor([metres])).item() for way in ("up", "down"))
+
+    beyond = {None: 2 * (clock.latency + bits / clock.wire), 100.0: 0.0, 900.0: radio(900.0) - radio(500.0)}[cloud]
+    assert seconds(clock, pc.TwoLevel(CELLS, every=1)) == pytest.approx(2.0 + beyond, rel=1e-12)
 
 
 def test_who_is_late_is_asked_and_does_not_arrive(blobs):
