@@ -551,13 +551,7 @@ def test_half_of_the_clients_may_be_lost_but_not_more(name: str, blobs: Make) ->
 
 
 @gradient_methods
-def test_divergence_leaves_the_state_before_in_the_last_checkpoint(
-    name: str, quadratics: Make, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if name == "fedmes, two models":
-        gap = "a block of which no answer is finite ends in `place`, before it is said that the run diverges"
-        request.applymarker(pytest.mark.xfail(raises=RuntimeError, reason=gap, strict=True))
-
+def test_divergence_leaves_the_state_before_in_the_last_checkpoint(name: str, quadratics: Make, tmp_path: Path) -> None:
     def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
         return nn.Linear(*shape, n_outputs, bias=False)
 

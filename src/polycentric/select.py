@@ -403,4 +403,8 @@ class ByCell(Around):
             if out[r] < most[r]:
                 heapq.heappush(race, (rest + 1, lot, r))
         wanted = [min(self.n, size) for size in cell]
-        return out if got == wanted else filled_up(edges, most, wanted, out)
+        if got == wanted:
+            return out
+        order = sorted(range(len(edges)), key=tie.__getitem__)  # of choices that are equally good, another each time
+        found = filled_up([edges[r] for r in order], [most[r] for r in order], wanted, [out[r] for r in order])
+        return [count for _, count in sorted(zip(order, found, strict=True))]

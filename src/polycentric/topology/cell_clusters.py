@@ -92,7 +92,9 @@ class CellClusters(Topology):
         if self.seeds:
             chosen = self._clustered(edge, client, cohort, sent["model"])
         else:
-            distance = squared_distances(sent["model"], centers["model"]).cpu().view(len(cohort), -1, self.k)
+            distance = (
+                squared_distances(sent["model"], centers["model"]).cpu().view(len(cohort), self.cells.n_edges, self.k)
+            )
             chosen = distance[client, edge].argmin(1)
         choice = memory["choice"].cpu()[cohort.index].clone()
         choice[client, _rank(client)] = chosen
