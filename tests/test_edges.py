@@ -148,8 +148,9 @@ def test_a_hierarchy_that_is_not_there_yet_is_not_beaten():
 
 
 def test_where_circles_would_lie_there_are_none():
-    _, radii, _ = _laid_out(covered(CellRegions("0:5 1:5 2:5 3:5 0+2:5 1+3:5"), 30))  # opposite cells, not neighbours
+    _, radii, at = _laid_out(covered(CellRegions("0:5 1:5 2:5 3:5 0+2:5 1+3:5"), 30))  # opposite cells, not neighbours
     assert (radii == 0).all()
+    assert len(np.unique(at.round(3), axis=0)) == 30  # nobody stands on anybody
 
 
 @pytest.mark.parametrize(
