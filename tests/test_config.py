@@ -2,6 +2,7 @@
 
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from polycentric.aggregate import Krum, Mean, Median, TrimmedMean
 from polycentric.config import Settings, build_method, pairs, parameters, read_toml
-from polycentric.coverage import CellMap
+from polycentric.coverage import Attached, CellMap, Overlap
 from polycentric.data import InCells, load
 from polycentric.errors import Mistake
 from polycentric.loop import prepare
-from polycentric.methods import METHODS, fedmes
+from polycentric.methods import METHODS, fedmes, hierarchical
 from polycentric.objective import Prox
 from polycentric.optimizer import SGD, Adam, Average, Momentum
 from polycentric.select import Everyone, Poisson, Uniform
@@ -390,3 +391,5 @@ def test_a_map_drawn_by_another_seed_is_another_map():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         prepare(fedmes(cells=CellMap(4)), data, seed=0)
+        prepare(fedmes(cells=CellMap(4)), replace(data, group_names=("cell phone",) * len(data.group_names)), seed=3)
+        prepare(hierarchical(cells=Overlap(2, 1)), load("digits", InCells(18, "c", Attached(Overlap(2, 1)))))

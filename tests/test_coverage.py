@@ -299,11 +299,28 @@ def test_a_map_that_walkers_may_leave_is_refused_before_they_do():
         CellMap(4, radius=0.35, speed=0.01)
 
 
+@pytest.mark.parametrize("missing", [None, 4])
+@pytest.mark.parametrize("twice", [False, True])
+def test_circles_that_only_touch_leave_no_hole_but_where_one_is_missing(missing, twice, tmp_path: Path):
+    """A grid whose circles all meet in the corners of its tiles; a tile's hole then has cusps, and no other corners."""
+    tiles = [(i + 0.5, j + 0.5) for i in range(3) for j in range(3)]
+    rows = [f"edge,{x},{y},{0.5**0.5!r}" for k, (x, y) in enumerate(tiles) if k != missing]
+    rows = ["kind,x,y,radius", *rows, *(rows if twice else []), "client,0,0,", "client,3,3,"]
+    (tmp_path / "p.csv").write_text("\n".join(rows))
+    if missing is None:
+        assert CellMap(places=str(tmp_path / "p.csv"), speed=0.1).moves
+    else:
+        with pytest.raises(Mistake, match=r"may leave all cells, near \([12], [12]\)"):
+            CellMap(places=str(tmp_path / "p.csv"), speed=0.1)
+
+
 @LAW
-@given(st.integers(1, 12), st.integers(0, 10**6), st.floats(0.2, 1.2))
-def test_a_map_has_a_hole_iff_it_is_refused_to_walkers(n, seed, reach):
+@given(st.integers(1, 12), st.integers(0, 10**6), st.floats(0.2, 1.2), st.booleans())
+def test_a_map_has_a_hole_iff_it_is_refused_to_walkers(n, seed, reach, round):
     generator = np.random.default_rng(seed)
     stations, radii = generator.uniform(-0.2, 1.2, (n, 2)), reach * generator.uniform(0.5, 1, n)
+    if round:  # so that several circles meet in one place, touch, or are the same
+        stations, radii = stations.round(1), radii.round(1) + 0.1
     places = "".join(f"edge,{x!r},{y!r},{r!r}\n" for (x, y), r in zip(stations.tolist(), radii.tolist(), strict=True))
     corners = "client,0,0,\nclient,1,1,\n"
     with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,9 @@ MOST_BYTES = 64 << 20  # of a file that is read
 MOST_LINKS = 50_000_000
 MOST_EDGES = 100_000
 FASTEST = 10  # times across the map, a round
-SLACK = 1e-9  # of a radius: where two circles cross is on neither, by a rounding
+NEAR = 1e-7  # of a radius: how far into a corner one looks
+TOUCH = 1e-3  # of a radius: half of what two circles share, where they do no more than touch
+MOST_CROSSINGS = 4_000_000  # pairs of circles that are looked at
 NODES = 1_000  # of the search for numbers that fill all edges
 MANY_REGIONS = 500  # where only a part of the map is searched
 
@@ -571,17 +573,17 @@ class CellMap(Geometry):
                 f"({where[far[0], 0]:.3g}, {where[far[0], 1]:.3g}); raise the radius, or set nearest=true"
             )
 
-    def _within(self, at: Any, slack: float = 0.0) -> tuple[Any, Any]:
-        """The pairs (station, place) that are no further apart than the station reaches, or a little more."""
-        lists = cKDTree(at).query_ball_point(self.stations, self.radii * (1 + slack))
+    def _within(self, at: Any) -> tuple[Any, Any]:
+        """The pairs (station, place) that are no further apart than the station reaches."""
+        lists = cKDTree(at).query_ball_point(self.stations, self.radii)
         places = np.concatenate([np.asarray(found, dtype=np.int64) for found in lists])
         return np.repeat(np.arange(len(lists)), [len(found) for found in lists]), places
 
     def _check_walk(self) -> None:
         """Refuse at once what may be refused in a later round: a walk may lead to every place of the box.
 
-        Where discs leave a hole in a box, a corner of the box is in no disc, or one of the hole's own corners is on
-        the box's side and one circle, or on two circles, and in no other disc.
+        A hole that discs leave in a box has corners: where two circles cross, or a circle and a side, or two sides. So
+        it is enough to look a little way into the sector that is outside of both; see `_into_corners`.
         """
         low, high = self.box
         across = float(np.hypot(*(high - low)))
@@ -590,20 +592,23 @@ class CellMap(Geometry):
             f"CellMap.speed must be at most {FASTEST} times across the map in a round, {FASTEST * across:.3g}, "
             f"got {self.speed:g}",
         )
-        if self.nearest:
+        tree = cKDTree(self.stations)
+        crowded = tree.count_neighbors(tree, 2 * self.radii.max()) > MOST_CROSSINGS
+        if self.nearest or across == 0 or crowded:  # so many circles leave no hole, or none before somebody is in it
             return
-        corners = np.array([(x, y) for x in (low[0], high[0]) for y in (low[1], high[1])])
-        points = [corners, _on_sides(self.stations, self.radii, low, high), _on_circles(self.stations, self.radii)]
-        needs = np.repeat([1, 2, 3], [len(some) for some in points])
-        at = np.concatenate(points)
-        inside = ((at >= low) & (at <= high)).all(1)
-        at, needs = at[inside], needs[inside]
-        open_ = np.bincount(self._within(at, SLACK)[1], minlength=len(at)) < needs
-        if open_.any():
-            x, y = at[open_.argmax()]
-            raise Mistake(
-                f"clients that walk may leave all cells, near ({x:.3g}, {y:.3g}): raise the radius, or set nearest=true"
-            )
+        thin = NEAR * 10 * across * (high == low)  # a line is a narrow box
+        at = _into_corners(self.stations, self.radii, low - thin, high + thin)
+        at = at[((at >= low - thin) & (at <= high + thin)).all(1)]
+        for k in (1, 8, self.edges):  # nearly always the nearest reaches it
+            away, who = tree.query(at, min(k, self.edges))
+            away, who = away.reshape(len(at), -1), who.reshape(len(at), -1)
+            at = at[(away > self.radii[who]).all(1)]
+            if not len(at):
+                return
+        x, y = (at[0] / across).round(4) * across + 0.0
+        raise Mistake(
+            f"clients that walk may leave all cells, near ({x:.3g}, {y:.3g}): raise the radius, or set nearest=true"
+        )
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """Those within the radius of each station, and by the nearest rule the others."""
@@ -693,32 +698,55 @@ def _grid(n: int) -> tuple[Any, Any]:
     return np.array(places), np.array(radii)
 
 
-def _on_sides(at: Any, radii: Any, low: Any, high: Any) -> Any:
-    """Where circles cross the lines that the sides of a box lie on, (points, 2)."""
-    out = []
+def _into_corners(at: Any, radii: Any, low: Any, high: Any) -> Any:
+    """Places just inside every corner that a hole between discs in a box may have, (places, 2).
+
+    Where two lines cross, with normals m and n that point to where the hole would be, a little way along m + n; where
+    two circles touch, so that m + n = 0, along both, and so far that they have parted.
+    """
+    points: list[Any] = []
+    first, second, scale = list[Any](), list[Any](), list[Any]()
+    for x, m in ((low[0], 1.0), (high[0], -1.0)):
+        for y, n in ((low[1], 1.0), (high[1], -1.0)):
+            points.append([[x, y]])
+            first.append([[m, 0.0]])
+            second.append([[0.0, n]])
+            scale.append([float(np.hypot(*(high - low)))])
     for axis in (0, 1):
-        for line in (low[axis], high[axis]):
+        for line, inward in ((low[axis], 1.0), (high[axis], -1.0)):
             half = radii**2 - (line - at[:, axis]) ** 2
-            center, half = at[half >= 0], np.sqrt(half[half >= 0])
+            cut = half >= 0
             for sign in (-1, 1):
-                point = np.full((len(half), 2), line)
-                point[:, 1 - axis] = center[:, 1 - axis] + sign * half
-                out.append(point)
-    return np.concatenate(out)
-
-
-def _on_circles(at: Any, radii: Any) -> Any:
-    """Where circles cross each other, (points, 2)."""
-    i, j = cKDTree(at).query_pairs(2 * radii.max(), output_type="ndarray").T
+                point = np.full((int(cut.sum()), 2), line)
+                point[:, 1 - axis] = at[cut, 1 - axis] + sign * np.sqrt(half[cut])
+                points.append(point)
+                first.append((point - at[cut]) / radii[cut, None])
+                second.append(np.where(np.arange(2) == axis, inward, 0.0) * np.ones_like(point))
+                scale.append(radii[cut])
+    i, j = cKDTree(at).query_pairs(2 * radii.max(), output_type="ndarray").reshape(-1, 2).T
     way = at[j] - at[i]
     far = np.hypot(way[:, 0], way[:, 1])
-    meet = (far > 0) & (far <= radii[i] + radii[j]) & (far >= abs(radii[i] - radii[j]))
-    i, j, way, far = i[meet], j[meet], way[meet], far[meet]
+    cut = (far > 0) & (far <= radii[i] + radii[j]) & (far >= abs(radii[i] - radii[j]))
+    i, j, way, far = i[cut], j[cut], way[cut] / far[cut, None], far[cut]
     along = (far**2 + radii[i] ** 2 - radii[j] ** 2) / (2 * far)
-    across = np.sqrt(np.maximum(radii[i] ** 2 - along**2, 0))
-    way /= far[:, None]
-    foot, turned = at[i] + along[:, None] * way, across[:, None] * np.stack([-way[:, 1], way[:, 0]], 1)
-    return np.concatenate([foot - turned, foot + turned])
+    aside, least = np.stack([-way[:, 1], way[:, 0]], 1), np.minimum(radii[i], radii[j])
+    height = np.sqrt(np.maximum(radii[i] ** 2 - along**2, 0))
+    touch = height < TOUCH * least
+    for sign in (-1, 1):
+        point = at[i] + along[:, None] * way + sign * height[:, None] * aside
+        points.append(point)
+        first.append((point - at[i]) / radii[i, None])
+        second.append((point - at[j]) / radii[j, None])
+        scale.append(least)
+        cusp = (point + sign * 2 * TOUCH * least[:, None] * aside)[touch]
+        points.append(cusp)
+        first.append(np.zeros_like(cusp))
+        second.append(np.zeros_like(cusp))
+        scale.append(least[touch])
+    ahead = np.concatenate(first) + np.concatenate(second)
+    length = np.hypot(ahead[:, 0], ahead[:, 1])
+    step = np.divide(NEAR * np.concatenate(scale), length, out=np.zeros_like(length), where=length > 0)
+    return np.concatenate(points) + step[:, None] * ahead
 
 
 def _places(path: str, text: str) -> tuple[Any, Any, Any]:

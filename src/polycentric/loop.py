@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -555,13 +556,14 @@ def _compare_cells(method: Method, federation: Federation, seed: int) -> None:
     """Say so where data were dealt for other cells than the method's, or for the same map drawn by another seed."""
     own = cells_of(method.exchanges[-1].topology)
     names = federation.group_names
-    if own is None or federation.group is None or not all(name.startswith("cell ") for name in names):
+    if own is None or federation.group is None or not all(re.fullmatch(r"cell \d+(\+\d+)*", name) for name in names):
         return
-    geometry = own.geometry.of if isinstance(own.geometry, Attached) else own.geometry
-    regions = covered(geometry, federation.n_clients, seed).regions
-    known = {f"cell {name}": number for number, name in enumerate(regions.names())}
-    dealt = torch.tensor([known.get(name, -1) for name in names])[federation.group.cpu()]
-    apart = int(((dealt != regions.of) & (federation.train.sizes.cpu() > 0)).sum())
+    apart = federation.n_clients
+    for cells in {own.geometry, own.geometry.of if isinstance(own.geometry, Attached) else own.geometry}:
+        regions = covered(cells, federation.n_clients, seed).regions
+        known = {f"cell {name}": number for number, name in enumerate(regions.names())}
+        dealt = torch.tensor([known.get(name, -1) for name in names])[federation.group.cpu()]
+        apart = min(apart, int(((dealt != regions.of) & (federation.train.sizes.cpu() > 0)).sum()))
     if apart:
         warnings.warn(
             f"the data are dealt for other cells than the method's: {apart} of {federation.n_clients} clients are "
