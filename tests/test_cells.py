@@ -50,6 +50,19 @@ def test_another_table_of_cells_is_another_run(tmp_path, monkeypatch):
         Path("cells.csv").write_text(table)
         names.append(run_cell(Settings.of(TINY | how), tmp_path / "runs")["run_dir"])
     assert names[0] == names[2] != names[1]
+    named = digest(cell("fedmes", set={"cells": "overlap(u=20, v=10)", "lr": 0.1}))
+    for stray in ("overlap", "0.1", "20"):  # words, and not files that anybody asked for
+        Path(stray).write_text("")
+    assert digest(cell("fedmes", set={"cells": "overlap(u=20, v=10)", "lr": 0.1})) == named
+    for placed in (
+        {"cells": "map", "cells.places": "p.csv"},
+        {"graph": "file( p.csv )"},
+        {"cells": "map(trace='p.csv')"},
+    ):
+        Path("p.csv").write_text("one")
+        before = digest(cell("fedmes", set=placed))
+        Path("p.csv").write_text("two")
+        assert digest(cell("fedmes", set=placed)) != before
 
     Path("cells.csv").write_text("1,1\n1,1\n1,1\n")
     assert outcome(["personalize", names[0], "--steps", "0"]) == 2  # nor is a finished run looked at with other cells

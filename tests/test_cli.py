@@ -479,6 +479,8 @@ def test_a_finished_run_is_not_touched(here, say):
     ended = say("resume", "run", "--json")
     assert ended.code == 0 and strict(ended.out) == summary and contents(here) == before
     assert ended.lines == ["note: run is finished, so nothing was run"]
+    (here / "run").rename(here / "moved")
+    assert say("resume", "moved").code == 0
 
 
 @pytest.mark.parametrize("steps", ["x", "", "-1", "1.5", "²", "9" * 30])

@@ -392,4 +392,5 @@ def test_a_map_drawn_by_another_seed_is_another_map():
         warnings.simplefilter("error")
         prepare(fedmes(cells=CellMap(4)), data, seed=0)
         prepare(fedmes(cells=CellMap(4)), replace(data, group_names=("cell phone",) * len(data.group_names)), seed=3)
+        prepare(fedmes(cells=CellMap(4)), replace(data, group_names=()), seed=3)
         prepare(hierarchical(cells=Overlap(2, 1)), load("digits", InCells(18, "c", Attached(Overlap(2, 1)))))

@@ -43,7 +43,8 @@ from polycentric.data import label_counts
 from polycentric.data.partition import parse
 from polycentric.edge_theory import edge_facts, zeta
 from polycentric.evaluate import average, disagreement, edge_scores, evaluate
-from polycentric.loop import Schedule
+from polycentric.loop import Schedule, environment, resume
+from polycentric.record import Folder
 from polycentric.round import receive
 from polycentric.topology import CellClusters, Cells, TwoLevel
 
@@ -518,7 +519,9 @@ def test_a_mean_that_means_nothing_is_not_scored(blobs):
     assert average(one.method, one.state, one.clients, one.federation.test) == {}
 
 
-def test_disagreement_of_many_clients_forms_no_client_model(blobs):
+@pytest.mark.parametrize("few", [0, 1000])
+def test_disagreement_of_many_clients_forms_no_client_model(few, blobs, monkeypatch):
+    monkeypatch.setattr("polycentric.evaluate.FEW", few)
     cells, n = CellMap(4), 400
     prepared = ready(fedmes(cells=cells), blobs((1,) * n))
     heard, centers = torch.tensor([3.0, 1.0, 2.0, 7.0]).double(), random(0, *prepared.state.centers["model"].shape)
@@ -529,6 +532,16 @@ def test_disagreement_of_many_clients_forms_no_client_model(blobs):
         found = disagreement(prepared.method, state, prepared.clients)
     assert found == pytest.approx(float((rows - rows.mean(0)).square().sum(1).mean()), rel=1e-9)
     assert largest.bytes < rows.nbytes / 4
+
+
+def test_what_a_checkpoint_does_not_remember_yet_is_as_it_begins(blobs, tmp_path):
+    method = hierarchical(cells=SIX, every=2, **TRAINING)
+    first = ready(method, blobs(SIZES), schedule=Schedule(2), folder=Folder.new(tmp_path / "run"))
+    first.folder.write_json("environment.json", environment(first))
+    first.state = replace(first.state, memory={"heard": first.state.memory["heard"]})
+    first._checkpoint()
+    done, _ = resume(ready(method, blobs(SIZES), schedule=Schedule(2)), first.folder)
+    assert done.state.round == 2 and done.state.memory.keys() == {"heard", "since", "learned"}
 
 
 # -- clients that move ---------------------------------------------------------------------------------------

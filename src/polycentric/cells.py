@@ -35,16 +35,17 @@ def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
     # Defaults are left out, so that a setting added later does not orphan the runs there are.
     said = settings.model_dump(exclude={"device", "checkpoint_every", "workers", "state"}, exclude_defaults=True)
-    files = _files([said.get("partition"), *said.get("set", {}).values()])
+    files = _files({"partition": said.get("partition"), **said.get("set", {})})
     text = json.dumps(said | ({"files": files} if files else {}), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _files(values: Iterable[Any]) -> dict[str, str]:
+def _files(settings: dict[str, Any]) -> dict[str, str]:
     """What is in the files that settings name, such as `table(cells.csv)`: another content is another run."""
-    words = {word.strip(" '\"") for value in values for word in re.split(r"[(),=]", str(value))}
-    there = [word for word in sorted(words) if os.path.isfile(word)]
-    return {word: hashlib.sha256(Path(word).read_bytes()).hexdigest() for word in there}
+    said = " ".join(f"{key.rpartition('.')[2]}={value}," for key, value in settings.items())
+    named = re.findall(r"(?:\b(?:table|file)\(|\b(?:path|places|trace)\s*=)\s*(?:path\s*=\s*)?([^,()]+)", said)
+    words = {word.strip(" '\"") for word in named}
+    return {word: hashlib.sha256(Path(word).read_bytes()).hexdigest() for word in sorted(words) if os.path.isfile(word)}
 
 
 def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:

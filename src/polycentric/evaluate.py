@@ -21,8 +21,10 @@ from .method import Exchange, Method, State
 from .metrics import Scores, score
 from .round import opened, receive
 from .stack import Stacks, beside, take, write
+from .topology import inner_products
 
 CHUNK = 4096  # examples of one model at once
+FEW = 1000  # centers whose inner products are all computed
 MOST = 1 << 22  # products of two centers' numbers at once
 COLUMNS = 1 << 14  # parameters widened at once, of all models
 RECTANGLE = 1 << 14  # examples of a block of models at once
@@ -196,7 +198,8 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
 
         Q = sum_ij B_ij <c_i, c_j> - |sum_i d_i c_i|^2
 
-    about the mean of the centers c, in float64, some columns at a time. No client's model is formed.
+    about the mean of the centers c, in float64, from all their inner products where they are few, and only from those
+    that B asks for where they are many. No client's model is formed.
     """
     everyone = all_clients(clients, state)
     down = method.at(state.round)[-1].topology.down(state.memory, everyone, "model")
@@ -205,12 +208,15 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
     table = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=down.shape).tocsr()
     both, mean = (table.T @ table / len(everyone)).tocoo(), table.sum(0) / len(everyone)
     rows = state.centers[down.of or "model"]
+    if len(rows) <= FEW:
+        gram, apart = inner_products(rows).cpu().numpy(), both.toarray() - mean[:, None] * mean
+        return max(0.0, float((gram * apart).sum()))
     i, j, weight, mean = (torch.as_tensor(part, device=rows.device) for part in (*both.coords, both.data, mean))
-    apart = torch.zeros((), dtype=torch.float64, device=rows.device)
+    total = torch.zeros((), dtype=torch.float64, device=rows.device)
     for part in torch.split(rows, max(1, MOST // len(i)), 1):
         about = part.double() - part.mean(0, dtype=torch.float64)
-        apart += weight @ (about[i] * about[j]).sum(1) - (mean @ about).square().sum()
-    return max(0.0, float(apart))
+        total += weight @ (about[i] * about[j]).sum(1) - (mean @ about).square().sum()
+    return max(0.0, float(total))
 
 
 def _one_model(method: Method, state: State, clients: Simulation) -> bool:

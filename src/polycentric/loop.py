@@ -556,7 +556,8 @@ def _compare_cells(method: Method, federation: Federation, seed: int) -> None:
     """Say so where data were dealt for other cells than the method's, or for the same map drawn by another seed."""
     own = cells_of(method.exchanges[-1].topology)
     names = federation.group_names
-    if own is None or federation.group is None or not all(re.fullmatch(r"cell \d+(\+\d+)*", name) for name in names):
+    in_cells = bool(names) and all(re.fullmatch(r"cell \d+(\+\d+)*", name) for name in names)
+    if own is None or federation.group is None or not in_cells:
         return
     apart = federation.n_clients
     for cells in {own.geometry, own.geometry.of if isinstance(own.geometry, Attached) else own.geometry}:
@@ -632,6 +633,7 @@ def resume(prepared: Run, folder: Folder | None, watch: Watcher | None = None) -
     prepared.scores["initial"] = evaluate(prepared.method, prepared.state, prepared.clients, prepared.federation.test)
     if told := ranks.text(checkpoint.told() if checkpoint else ""):
         state = checkpoint.state if checkpoint else prepared.state
+        state = replace(state, memory=prepared.state.memory | state.memory)  # what was not remembered yet, as it begins
         checkpoint = Checkpoint.heard(told, prepared._heard(state))
         prepared.state, prepared.tally = checkpoint.state, checkpoint.tally
         prepared.history = list(checkpoint.history)

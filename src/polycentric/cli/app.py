@@ -205,7 +205,7 @@ def run(
         tell(summary)
         return
     screen.print(summary_table(summary))
-    _closing(summary)
+    _closing(summary, folder)
 
 
 @app.command()
@@ -248,7 +248,7 @@ def resume(
         tell(summary)
         return
     screen.print(summary_table(summary))
-    _closing(summary)
+    _closing(summary, opened)
 
 
 @app.command()
@@ -674,11 +674,10 @@ def _interruptible(command: str = "") -> Iterator[None]:
         raise Lost(f"{end}; {again}") from end
 
 
-def _closing(summary: dict[str, Any]) -> None:
-    from ..record import Folder
+def _closing(summary: dict[str, Any], folder: Any) -> None:
     from .screen import bytes_, say
 
-    clock = str(Folder(Path(summary["run_dir"])).read_json("config.json").get("clock", ""))
+    clock = str(folder.read_json("config.json").get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"
     say(

@@ -95,17 +95,19 @@ def _laid_out(cells: Coverage) -> tuple[Any, Any, Any]:
     gap = 2 * np.sin(np.pi / n) if n > 1 else 1.0
     regions, of, at = cells.regions, cells.regions.of.numpy(), np.zeros((cells.n_clients, 2))
     radius, rooms = _rooms(stations, gap, regions.edges, np.bincount(of)) if n <= FEW else (0.0, [])
-    there: Counter[tuple[float, ...]] = Counter()
-    for number, edges in enumerate(regions.edges):
+    middles = [stations[list(edges)].mean(0) for edges in regions.edges]
+    spots = [tuple(middle.round(6)) for middle in middles]  # regions of opposite edges have one middle
+    room, there = Counter[Any](), Counter[Any]()
+    for spot, size in zip(spots, np.bincount(of), strict=True):
+        room[spot] += size
+    for number, (middle, spot) in enumerate(zip(middles, spots, strict=True)):
         members = np.flatnonzero(of == number)
         if rooms:
             at[members] = _spread(rooms[number], len(members))
         else:
-            middle = stations[list(edges)].mean(0)
-            spot = tuple(middle.round(6))  # regions of opposite edges have one middle: their clients stand side by side
             k = np.arange(len(members)) + there[spot]
             there[spot] += len(members)
-            reach = gap * 0.2 * np.sqrt((k + 0.5) / max(there[spot], 12))
+            reach = gap * 0.2 * np.sqrt((k + 0.5) / max(room[spot], 12))
             at[members] = middle + np.stack([np.cos(2.399963 * k), np.sin(2.399963 * k)], 1) * reach[:, None]
     return stations, np.full(n, radius), at
 
