@@ -594,21 +594,19 @@ class CellMap(Geometry):
         )
         tree = cKDTree(self.stations)
         crowded = tree.count_neighbors(tree, 2 * self.radii.max()) > MOST_CROSSINGS
-        if self.nearest or across == 0 or crowded:  # so many circles leave no hole, or none before somebody is in it
+        if self.nearest or across == 0 or crowded:  # of so many, a hole is told of when somebody is in it
             return
         thin = NEAR * 10 * across * (high == low)  # a line is a narrow box
         at = _into_corners(self.stations, self.radii, low - thin, high + thin)
         at = at[((at >= low - thin) & (at <= high + thin)).all(1)]
-        for k in (1, 8, self.edges):  # nearly always the nearest reaches it
-            away, who = tree.query(at, min(k, self.edges))
-            away, who = away.reshape(len(at), -1), who.reshape(len(at), -1)
-            at = at[(away > self.radii[who]).all(1)]
-            if not len(at):
-                return
-        x, y = (at[0] / across).round(4) * across + 0.0
-        raise Mistake(
-            f"clients that walk may leave all cells, near ({x:.3g}, {y:.3g}): raise the radius, or set nearest=true"
-        )
+        away, who = tree.query(at)
+        for place in at[away > self.radii[who]]:  # nearly always the nearest reaches it
+            if (np.hypot(*(self.stations - place).T) > self.radii).all():
+                x, y = (place / across).round(4) * across + 0.0
+                raise Mistake(
+                    f"clients that walk may leave all cells, near ({x:.3g}, {y:.3g}): raise the radius, or set "
+                    "nearest=true"
+                )
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """Those within the radius of each station, and by the nearest rule the others."""
