@@ -8,8 +8,8 @@ people of `digits`, so that memory is that of the map.
 
 from __future__ import annotations
 
+import argparse
 import resource
-import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,7 +23,10 @@ from polycentric.edge_theory import edge_facts
 from polycentric.topology import Cells
 
 T = TypeVar("T")
-edges, clients = (int(word) for word in [*sys.argv[1:], "100", "100000"][:2])
+asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+asked.add_argument("edges", type=int, nargs="?", default=100)
+asked.add_argument("clients", type=int, nargs="?", default=100_000)
+edges, clients = vars(asked.parse_args()).values()
 geometry = CellMap(edges, speed=0.01)
 topology, select = Cells(geometry, 1.3), ByCell(20, cells=geometry)
 everyone = Cohort(torch.arange(clients), torch.ones(clients).long(), torch.ones(clients), clients, seed=0, round=0)
