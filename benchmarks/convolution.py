@@ -22,12 +22,13 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from polycentric.bench import Race, Work, federation
-from polycentric.learn import convolve, instead
-from polycentric.learn.convolve import Geometry, Tile
-from polycentric.learn.stacked import RUNS, Captured
-from polycentric.machine import device_of
-from polycentric.task import Task
+from polycentric.learn.execute.stacked import RUNS, Captured
+from polycentric.learn.gpu import convolve
+from polycentric.learn.gpu import overrides as instead
+from polycentric.learn.gpu.convolve import ConvShape, Tile
+from polycentric.runs.bench import Race, Work, federation
+from polycentric.runs.machine import device_of
+from polycentric.tasks.task import Task
 
 COHORTS = ((100, 20), (20, 10), (10, 10), (5, 10))
 LAYERS = {"conv1": (1, 32, 28), "conv2": (32, 64, 14)}
@@ -67,11 +68,11 @@ def fastest(call: Callable[[], object], times: int = 3) -> float:
 
 
 class Layer:
-    """One convolution of every client: its images, weights, and a slope of its result."""
+    """One convolution of every client: its images, weights, and a gradient of its result."""
 
     def __init__(self, name: str, clients: int, batch: int) -> None:
         channels, self.out, side = LAYERS[name]
-        self.how = Geometry((side, side), (5, 5), (1, 1), (2, 2))
+        self.how = ConvShape((side, side), (5, 5), (1, 1), (2, 2))
         self.x = torch.randn(clients, batch, channels, side, side, device="cuda")
         self.w = torch.randn(clients, self.out, channels, 5, 5, device="cuda") / (channels * 25) ** 0.5
         self.b = torch.randn(clients, self.out, device="cuda")
@@ -87,8 +88,8 @@ class Layer:
     def calls(self) -> dict[str, Callable[[], Tensor]]:
         return {
             "forward": lambda: convolve._product(self.x, self.w, self.b, self.how),
-            "slope x": lambda: convolve._slope_in_x(self.g, self.w, self.how),
-            "slope w": lambda: convolve._slope_in_w(self.x, self.g, self.how),
+            "gradient x": lambda: convolve._slope_in_x(self.g, self.w, self.how),
+            "gradient w": lambda: convolve._slope_in_w(self.x, self.g, self.how),
         }
 
     @property
@@ -212,7 +213,7 @@ def layers() -> None:
         for name in LAYERS:
             layer = Layer(name, clients, batch)
             for what, call in layer.calls.items():
-                if (name, what) == ("conv1", "slope x"):
+                if (name, what) == ("conv1", "gradient x"):
                     continue  # nobody asks for it
                 with by_cudnn():
                     theirs = milliseconds(call)
@@ -249,10 +250,12 @@ def other_tiles(where: str, name: str, layer: Layer, some: int | None) -> None:
     for t in PRODUCT[name][:some]:
         tried(f"{where} forward {tuple(t)}", layer, partial(convolve.product, x, w, b, how, t))
     for t in SLOPE[:some] if name == "conv2" else ():
-        tried(f"{where} slope x {tuple(t)}", layer, partial(convolve.slope_in_x, g, w, how, t))
+        tried(f"{where} gradient x {tuple(t)}", layer, partial(convolve.slope_in_x, g, w, how, t))
     for t in WEIGH[name][:some]:
         for parts in PARTS[name, len(x)]:
-            tried(f"{where} slope w {tuple(t)} {parts} parts", layer, partial(convolve.slope_in_w, x, g, how, t, parts))
+            tried(
+                f"{where} gradient w {tuple(t)} {parts} parts", layer, partial(convolve.slope_in_w, x, g, how, t, parts)
+            )
 
 
 PRODUCT = {

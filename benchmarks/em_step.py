@@ -14,9 +14,9 @@ import time
 
 import torch
 
-from polycentric.aggregate import Mean
-from polycentric.cohort import Cohort
-from polycentric.stack import write
+from polycentric.parts.aggregate import Mean
+from polycentric.stacks.cohort import Cohort
+from polycentric.stacks.stack import write
 from polycentric.topology import Clusters
 
 

@@ -18,15 +18,15 @@ import dataclasses
 import time
 
 import torch
-from gpu import Way, arguments, in_turns, kernels, told, wait
+from gpu import UpdateSpec, arguments, in_turns, kernels, told, wait
 from torch.nn.functional import cross_entropy
 
 from polycentric import Federation, fesem, load
-from polycentric.bench import LR, TOGETHER
 from polycentric.data import Split
-from polycentric.loop import Run, prepare
-from polycentric.machine import device_of
 from polycentric.round import run_round
+from polycentric.runs.bench import LR, TOGETHER
+from polycentric.runs.loop import Run, prepare
+from polycentric.runs.machine import device_of
 
 
 def fewer(federation: Federation, writers: int | None, most: int | None) -> Federation:
@@ -44,7 +44,7 @@ def fewer(federation: Federation, writers: int | None, most: int | None) -> Fede
     return dataclasses.replace(federation, clients=federation.clients[:n], group=None, protected=None, **parts)
 
 
-def without_borders(run: Run) -> Way:
+def without_borders(run: Run) -> UpdateSpec:
     """One module on everybody's examples, one epoch in a fixed shuffled order."""
     task, data = run.clients.task, run.federation.train
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).to(task.device)
@@ -78,7 +78,7 @@ def main() -> None:
         wait(device)
         print(f"round {state.round}, {len(trips[-1].arrived)} writers: {time.perf_counter() - began:.1f} s", flush=True)
     exchange, everyone = run.method.at(state.round)[-1], run.clients.everyone(state.round)
-    ways: dict[str, Way] = {
+    ways: dict[str, UpdateSpec] = {
         "ours": lambda: run_round(run.method, state, run.clients),
         "learning": lambda: [None for _ in run.clients.answers(exchange, state, everyone)],
         "limit": without_borders(run),

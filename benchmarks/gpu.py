@@ -21,7 +21,7 @@ import torch
 from peers import race_of
 
 from polycentric.learn import Stacked
-from polycentric.machine import device_of, keep_freed_memory
+from polycentric.runs.machine import device_of, keep_freed_memory
 
 Way = Callable[[], object]
 TURN = 0.2  # seconds of a quick way's turn

@@ -17,10 +17,10 @@ from typing import TypeVar
 import torch
 
 from polycentric import ByCell, CellMap, fedmes, load, run
-from polycentric.cohort import Cohort
-from polycentric.coverage import covered
-from polycentric.edge_theory import edge_facts
+from polycentric.stacks.cohort import Cohort
 from polycentric.topology import Cells
+from polycentric.topology.cells.coverage import covered
+from polycentric.topology.cells.theory import edge_facts
 
 T = TypeVar("T")
 asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -21,7 +21,7 @@ import torch
 from scale import federation, mebibytes
 
 from polycentric import Uniform, fedavg, load, run
-from polycentric.machine import keep_freed_memory
+from polycentric.runs.machine import keep_freed_memory
 
 
 def main() -> None:

@@ -34,10 +34,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polycentric.bench import LR, WORK, Race, federation, measure, near
-from polycentric.learn import Schedule, Train
-from polycentric.machine import device_of, keep_freed_memory
-from polycentric.task import Task
+from polycentric.learn import BatchSchedule, Train
+from polycentric.runs.bench import LR, WORK, Race, federation, measure, near
+from polycentric.runs.machine import device_of, keep_freed_memory
+from polycentric.tasks.task import Task
 
 HERE = Path(__file__).resolve().parent
 PEERS = {"pfl": "pfl", "fedjax": "fedjax", "flower": "flwr", "loop": "torch"}  # and the module that must be there
@@ -62,7 +62,7 @@ def race_of(model: str, clients: int | None, steps: int | None, batch: int, devi
 def write_work(race: Race, folder: Path, cores: int) -> None:
     """The clients' examples in the order of our first round's batches, and the first model."""
     data, everyone = race.federation.train, race.ours("looped")[1].everyone(0)
-    index = Schedule(data, everyone, Train(**race.settings).plan(everyone)).index  # (steps, clients, batch)
+    index = BatchSchedule(data, everyone, Train(**race.settings).plan(everyone)).index  # (steps, clients, batch)
     order = index.transpose(0, 1).flatten(1).cpu()
     start = {f"start/{name}": value.detach().cpu().numpy() for name, value in race.task.module.named_parameters()}
     np.savez(folder / "work.npz", x=data.x.cpu()[order].numpy(), y=data.y.cpu()[order].numpy(), **start)

@@ -15,7 +15,7 @@ process of its own, so that its largest resident memory is its own. Seconds are 
 so that work beside it matters less; the fastest of 50 rounds, or of two seconds of them, counts.
 Memory is told apart: `data` is what the examples and the clients' names take, `run` all that comes on top of it.
 
-The exponent b in value ~ n^b is the slope of log(value) against log(n) by least squares over the last three points.
+The exponent b in value ~ n^b is the gradient of log(value) against log(n) by least squares over the last three points.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from typing import Any
 import torch
 
 from polycentric import Federation, Method, Uniform, fedavg, fesem
-from polycentric.clock import Traffic, load_of, traffic
 from polycentric.data import Split
-from polycentric.loop import prepare
-from polycentric.machine import keep_freed_memory
 from polycentric.models import mlp
 from polycentric.round import run_round
+from polycentric.runs.loop import prepare
+from polycentric.runs.machine import keep_freed_memory
+from polycentric.simulate.clock import Traffic, load_of, traffic
 
 FEATURES, CLASSES, UPPER = 16, 4, 3
 PATIENCE = 2.0  # seconds of rounds after which a point has been measured often enough
@@ -142,7 +142,7 @@ def one(point: Point, repeats: int) -> Row:
 
 
 def exponent(n: list[float], values: list[float]) -> float:
-    """The slope of log(value) against log(n), by least squares."""
+    """The gradient of log(value) against log(n), by least squares."""
     x, y = [math.log(v) for v in n], [math.log(max(v, 1e-9)) for v in values]
     mx, my = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)

@@ -24,13 +24,16 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from polycentric.bench import Work, federation
-from polycentric.cohort import Cohort
-from polycentric.learn import Stacked, Train, convolve, dense, pools, stacked
-from polycentric.learn.in_place import descend
-from polycentric.learn.stacked import RUNS, Captured
-from polycentric.machine import device_of, use_precision
-from polycentric.task import Task
+from polycentric.learn import Stacked, Train
+from polycentric.learn.execute import stacked
+from polycentric.learn.execute.stacked import RUNS, Captured
+from polycentric.learn.gpu import convolve, pools
+from polycentric.learn.gpu import linear as dense
+from polycentric.learn.gpu.in_place import descend
+from polycentric.runs.bench import Work, federation
+from polycentric.runs.machine import device_of, use_precision
+from polycentric.stacks.cohort import Cohort
+from polycentric.tasks.task import Task
 
 CASES = {  # model, shape of an example, classes, clients, batch, momentum
     "100x20": ("mnist-cnn", (1, 28, 28), 62, 100, 20, 0.0),
@@ -83,7 +86,7 @@ def having(way: tuple[str, ...]) -> Iterator[None]:
         if "frames" not in way:
             changed.enter_context(mock.patch.object(convolve, "framed", zeros_and_copies))
         if "lines" not in way:
-            changed.enter_context(mock.patch.object(stacked, "room_for", end_to_end))
+            changed.enter_context(mock.patch.object(stacked, "empty_aligned", end_to_end))
         yield
 
 

@@ -17,10 +17,10 @@ import time
 import torch
 
 from polycentric import fedavg
-from polycentric.bench import Race
-from polycentric.clients import Simulation
-from polycentric.machine import keep_freed_memory
 from polycentric.round import run_round
+from polycentric.runs.bench import Race
+from polycentric.runs.machine import keep_freed_memory
+from polycentric.simulate.clients import Simulation
 
 BLOCKS = (4, 8, 24, 50)
 SECONDS = 4.0
@@ -52,7 +52,7 @@ def calls(piece: str) -> int:
     return n
 
 
-def beside(piece: str, processes: int) -> int:
+def to_device_of(piece: str, processes: int) -> int:
     """The same by several processes at once, each on a core of its own."""
     words = [sys.executable, __file__, "--piece", piece]
     begun = [
@@ -71,7 +71,7 @@ def main() -> None:
         print(calls(asked.piece))
         return
     for piece, (words, _) in pieces().items():
-        one, two = (max(beside(piece, n) for _ in range(2)) for n in (1, 2))
+        one, two = (max(to_device_of(piece, n) for _ in range(2)) for n in (1, 2))
         print(f"two processes, {words}: {two / one:.2f} times one", flush=True)
     torch.set_num_threads(1)
     keep_freed_memory()

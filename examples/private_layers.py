@@ -24,5 +24,5 @@ print("at the clients:", {name: tuple(rows.shape) for name, rows in run.state.ke
 whole = run.model_of(client=7)
 try:
     run.model_of(center=0)
-except pc.Mistake as mistake:
+except pc.UsageError as mistake:
     print("no model of the center:", mistake)

@@ -4,7 +4,7 @@
 """
 
 import polycentric as pc
-from polycentric.metrics import share_below
+from polycentric.runs.metrics import share_below
 
 federation = pc.load("digits", partition=pc.Rotations(4), clients=40)
 together = pc.run(pc.fedavg(lr=0.1, epochs=5), federation, rounds=15)

@@ -1,4 +1,4 @@
-"""Small federations that the law tests share, as fixtures; functions that they share are in `laws.py`."""
+"""Small federations that the law tests share, as fixtures; functions that they share are in `support.py`."""
 
 from __future__ import annotations
 

@@ -6,78 +6,99 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
-    from .attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
-    from .choose import choose_k
-    from .clients import Simulation
-    from .clock import Delays, Normalised, Physical
-    from .coverage import CellMap, CellRegions, CellTable, Overlap, RingCells
-    from .data import Classes, Dirichlet, Federation, Iid, InCells, Natural, Quantity, Rotations, Shards, load
-    from .errors import Diverged, Lost, Mistake
-    from .graphs import Complete, Edges, ErdosRenyi, Exponential, Geometric, Hub, Line, Ring, SmallWorld, Torus
+    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .errors import Diverged, Lost, UsageError
     from .learn import Looped, Stacked, Train
-    from .loop import Run, run
     from .method import Exchange, Method, State
-    from .methods import METHODS
-    from .methods.cfl import cfl
-    from .methods.dpa_sgd import dpa_sgd
-    from .methods.dpsgd import dpsgd
-    from .methods.fedavg import fedavg
-    from .methods.fedcurv import fedcurv
-    from .methods.feddane import feddane
-    from .methods.feddist import feddist
-    from .methods.feddws import feddws
-    from .methods.fedmes import fedmes
-    from .methods.fedprox import fedprox
-    from .methods.fedsgd import fedsgd
-    from .methods.fesem import fesem
-    from .methods.fomaml import fomaml
-    from .methods.hierarchical import hierarchical
-    from .methods.ifca import ifca
-    from .methods.maml import maml
-    from .methods.matcha import matcha
-    from .methods.meta import meta
-    from .methods.mocha import mocha
-    from .methods.mtl import mtl
-    from .methods.nofed import nofed
-    from .methods.reptile import reptile
-    from .methods.tkm import tkm
-    from .mixing import Mixing
-    from .objective import Curvature, Prox
-    from .optimizer import SGD, Adam, Average, Momentum
-    from .privacy import Gaussian
-    from .ranks import join_ranks
+    from .methods import (
+        METHODS,
+        cfl,
+        dpa_sgd,
+        dpsgd,
+        fedavg,
+        fedcurv,
+        feddane,
+        feddist,
+        feddws,
+        fedmes,
+        fedprox,
+        fedsgd,
+        fesem,
+        fomaml,
+        hierarchical,
+        ifca,
+        maml,
+        matcha,
+        meta,
+        mocha,
+        mtl,
+        nofed,
+        reptile,
+        tkm,
+    )
+    from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+    from .parts.attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
+    from .parts.objective import Curvature, Prox
+    from .parts.optimizer import SGD, Adam, Average, Momentum
+    from .parts.privacy import Gaussian
+    from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .round import run_round
-    from .select import Active, ByCell, Churn, Everyone, Poisson, Stragglers, Uniform
-    from .stack import KeepPrivate
-    from .task import Task
+    from .runs.choose_k import choose_k
+    from .runs.loop import Run, run
+    from .simulate.clients import Simulation
+    from .simulate.clock import Delays, Normalised, Physical
+    from .simulate.ranks import join_ranks
+    from .stacks.mixing import Mixing
+    from .stacks.stack import KeepPrivate
+    from .tasks.task import Task
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
+    from .topology.cells.by_cell import ByCell
+    from .topology.cells.deal import InCells
+    from .topology.cells.map import CellMap
+    from .topology.cells.shapes import CellRegions, Overlap, RingCells
+    from .topology.cells.tables import CellTable
+    from .topology.graphs.networks import (
+        Complete,
+        Edges,
+        ErdosRenyi,
+        Exponential,
+        Geometric,
+        Hub,
+        Line,
+        Ring,
+        SmallWorld,
+        Torus,
+    )
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
-    "aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
-    "attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
-    "choose": "choose_k",
-    "clients": "Simulation",
-    "clock": "Delays Normalised Physical",
-    "coverage": "CellMap CellRegions CellTable Overlap RingCells",
-    "data": "Classes Dirichlet Federation Iid InCells Natural Quantity Rotations Shards load",
-    "errors": "Diverged Lost Mistake",
-    "graphs": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
-    "learn": "Looped Stacked Train",
-    "loop": "Run run",
+    "errors": "Diverged Lost UsageError",
     "method": "Exchange Method State",
+    "round": "run_round",
+    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "learn": "Looped Stacked Train",
     "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
     "hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
-    "mixing": "Mixing",
-    "objective": "Curvature Prox",
-    "optimizer": "SGD Adam Average Momentum",
-    "privacy": "Gaussian",
-    "ranks": "join_ranks",
-    "round": "run_round",
-    "select": "Active ByCell Churn Everyone Poisson Stragglers Uniform",
-    "stack": "KeepPrivate",
-    "task": "Task",
+    "parts.aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
+    "parts.attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
+    "parts.objective": "Curvature Prox",
+    "parts.optimizer": "SGD Adam Average Momentum",
+    "parts.privacy": "Gaussian",
+    "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
+    "runs.choose_k": "choose_k",
+    "runs.loop": "Run run",
+    "simulate.clients": "Simulation",
+    "simulate.clock": "Delays Normalised Physical",
+    "simulate.ranks": "join_ranks",
+    "stacks.mixing": "Mixing",
+    "stacks.stack": "KeepPrivate",
+    "tasks.task": "Task",
     "topology": "Alone Cells Clusters Gossip Graph Matchings Star TwoLevel metropolis",
+    "topology.cells.by_cell": "ByCell",
+    "topology.cells.deal": "InCells",
+    "topology.cells.map": "CellMap",
+    "topology.cells.shapes": "CellRegions Overlap RingCells",
+    "topology.cells.tables": "CellTable",
+    "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -137,7 +158,6 @@ __all__ = [
     "Mean",
     "Median",
     "Method",
-    "Mistake",
     "Mixing",
     "Momentum",
     "Natural",
@@ -167,6 +187,7 @@ __all__ = [
     "TrimmedMean",
     "TwoLevel",
     "Uniform",
+    "UsageError",
     "cfl",
     "choose_k",
     "dpa_sgd",

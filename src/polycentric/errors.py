@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class Mistake(ValueError):
+class UsageError(ValueError):
     """A mistake in what was asked for; the command prints it as one line and exits with 2."""
 
     def __init__(self, message: str) -> None:
@@ -25,11 +25,11 @@ class Lost(RuntimeError):
     """Another rank of the run has ended, or says nothing any more; the state of the last whole round is kept."""
 
 
-class Aside(RuntimeError):
+class OtherRankFailed(RuntimeError):
     """Another rank has failed and says why, so this one ends without a word."""
 
 
-def unknown(what: str, name: str, choices: Iterable[str]) -> Mistake:
+def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
     """The message for a name nobody knows, with the nearest one that somebody does.
 
     >>> print(unknown("method", "fedavgg", ["fedavg", "fedprox"]))
@@ -38,10 +38,10 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> Mistake:
     known = sorted(choices)
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return Mistake(f"unknown {what} '{name}': {hint}Known: {', '.join(known)}")
+    return UsageError(f"unknown {what} '{name}': {hint}Known: {', '.join(known)}")
 
 
 def require(condition: bool, message: str) -> None:
     """Refuse with `message` unless `condition` holds."""
     if not condition:
-        raise Mistake(message)
+        raise UsageError(message)

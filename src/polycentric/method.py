@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .aggregate import Aggregate, Mean
-from .errors import Mistake, require
+from .errors import UsageError, require
 from .learn import Learner
-from .optimizer import Average, Center
-from .privacy import NoPrivacy, Privacy
-from .select import Everyone, Select
-from .stack import WHOLE, Cut, Layout, Stacks
+from .parts.aggregate import Aggregate, Mean
+from .parts.optimizer import Average, Center
+from .parts.privacy import NoPrivacy, Privacy
+from .parts.select import Everyone, Select
+from .stacks.stack import WHOLE, Cut, Layout, Stacks
 from .topology import Star, Topology
 
 
@@ -59,7 +59,7 @@ class Exchange:
         covered = self.privacy.covers
         bare = () if covered is None else sorted(set(self.sends + self.told) - set(covered))
         if bare:
-            raise Mistake(
+            raise UsageError(
                 f"{type(self.privacy).__name__} protects {', '.join(covered or ())}, but {', '.join(bare)} would "
                 "leave the clients unprotected: choose a part that covers it, or do not send it"
             )
@@ -140,7 +140,7 @@ class Method:
     def starts(self, n_clients: int) -> int:
         """How many models must be drawn to begin with: one, or one for each center."""
         topology = self.at(0)[0].topology
-        return topology.n_centers(n_clients) if topology.apart else 1
+        return topology.n_centers(n_clients) if topology.independent_init else 1
 
     def begin(self, start: Stacks, n_clients: int, largest: int = 1, n_outputs: int = 1) -> State:
         """The state before round 0.

@@ -20,10 +20,10 @@ from typing import Protocol
 
 import torch
 
-from .cohort import Cohort
 from .learn import Executor
 from .method import Exchange, Method, State
-from .stack import Draft, Stacks
+from .stacks.cohort import Cohort
+from .stacks.stack import Draft, Stacks
 
 
 @dataclass(frozen=True, eq=False)

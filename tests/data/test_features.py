@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polycentric import Mistake
+from polycentric import UsageError
 from polycentric.data import Pool, Skewed, deal, load, parse
 from polycentric.data.features import described, features
 
@@ -57,13 +57,13 @@ def test_one_class_against_the_rest() -> None:
 
 
 def test_features_by_name_and_what_is_refused() -> None:
-    with pytest.raises(Mistake, match="series of shape"):
+    with pytest.raises(UsageError, match="series of shape"):
         load("features(digits)")
-    with pytest.raises(Mistake, match=r"write features\(NAME\)"):
+    with pytest.raises(UsageError, match=r"write features\(NAME\)"):
         load("features()")
-    with pytest.raises(Mistake, match=r"unknown class of waves 'fats'.*fast"):
+    with pytest.raises(UsageError, match=r"unknown class of waves 'fats'.*fast"):
         features(waves(), "fats")
-    with pytest.raises(Mistake, match="got 'sorted'"):
+    with pytest.raises(UsageError, match="got 'sorted'"):
         features(waves(), "fast", "sorted")
 
 
@@ -84,5 +84,5 @@ def test_skewed_clients_are_tested_on_as_much_where_the_source_has_no_test_part(
 
 
 def test_a_ratio_below_one_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"Skewed.ratio must be"):
+    with pytest.raises(UsageError, match=r"Skewed.ratio must be"):
         Skewed(ratio=0.5)

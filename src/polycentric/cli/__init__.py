@@ -26,7 +26,7 @@ def _told_to_end(*_: object) -> None:
 
 def outcome(arguments: list[str]) -> int:
     """The exit code of a command."""
-    from ..machine import keep_freed_memory, keep_programs
+    from ..runs.machine import keep_freed_memory, keep_programs
     from .app import app
 
     if _ranks()[1] > 1 and (not arguments or arguments[0] not in SHARED):
@@ -58,7 +58,7 @@ SHARED = ("run", "resume")  # commands that several ranks can do together
 
 
 def _ranks() -> tuple[int, int]:
-    """Which of how many ranks this is, without waiting for torch; see `polycentric.ranks`."""
+    """Which of how many ranks this is, without waiting for torch; see `polycentric.simulate.ranks`."""
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else (0, 1)
 
@@ -67,21 +67,23 @@ def _quiet(error: Exception) -> bool:
     """Whether another rank says it: what happens to all is said by the first; what happens to one, by that one."""
     import typer
 
-    from ..errors import Aside, Diverged, Lost
+    from ..errors import Diverged, Lost, OtherRankFailed
     from .app import Interrupted
 
     rank, _ = _ranks()
     if isinstance(error, Lost) or (isinstance(error, Interrupted) and error.__cause__ and error.__cause__.args):
         return rank > 1  # the second speaks, too: the first may be the one that is lost, and torchrun ends the others
     words = cast("type[Exception]", typer.BadParameter.__mro__[2])
-    return isinstance(error, Aside) or (rank > 0 and isinstance(error, Interrupted | typer.Abort | Diverged | words))
+    return isinstance(error, OtherRankFailed) or (
+        rank > 0 and isinstance(error, Interrupted | typer.Abort | Diverged | words)
+    )
 
 
 def _explained(error: Exception, arguments: Sequence[str]) -> int:
     """What can be mended in one line; anything else is a fault of ours, and shown whole."""
     import typer
 
-    from ..errors import Diverged, Lost, Mistake
+    from ..errors import Diverged, Lost, UsageError
     from .app import Interrupted
 
     if _quiet(error):
@@ -92,7 +94,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> int:
         return error.exit_code
     if isinstance(error, Interrupted | typer.Abort):
         return _said(f"interrupted; {error}", 130)
-    if isinstance(error, Mistake):
+    if isinstance(error, UsageError):
         return _said(str(error), 2)
     if isinstance(error, Diverged | Lost):
         return _said(str(error), 1)

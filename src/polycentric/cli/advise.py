@@ -31,9 +31,9 @@ def advise(
     import json
     from dataclasses import asdict
 
-    from ..config import value_of
-    from ..graphs import Network
-    from ..theory import advise as advised
+    from ..runs.settings import value_of
+    from ..topology.graphs.networks import Network
+    from ..topology.graphs.theory import advise as advised
     from .screen import out as screen
     from .screen import say
 

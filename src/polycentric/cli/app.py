@@ -165,10 +165,10 @@ def run(
 
       torchrun --standalone --nproc-per-node 2 -m polycentric run fedavg --rounds 20
     """
-    from ..cells import enter
-    from ..metrics import plain
-    from ..ranks import join_ranks
-    from ..record import Folder
+    from ..runs.grid import enter
+    from ..runs.metrics import plain
+    from ..runs.record import Folder
+    from ..simulate.ranks import join_ranks
     from .screen import out as screen
     from .screen import progress, summary_table, tell
 
@@ -216,9 +216,9 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with an interrupted run; it ends with the very bits it would have had."""
-    from ..cells import reopen, settings_of
-    from ..ranks import join_ranks
-    from ..record import Folder
+    from ..runs.grid import reopen, settings_of
+    from ..runs.record import Folder
+    from ..simulate.ranks import join_ranks
     from .screen import out as screen
     from .screen import progress, say, summary_table, tell
 
@@ -259,10 +259,10 @@ def personalize(
     as_json: AsJson = False,
 ) -> None:
     """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
-    from ..cells import ended
     from ..errors import require
-    from ..loop import check_the_same
-    from ..record import Folder
+    from ..runs.grid import ended
+    from ..runs.loop import check_the_same
+    from ..runs.record import Folder
     from .listing import personalization
     from .screen import out as screen
     from .screen import tell
@@ -294,11 +294,11 @@ def clusters(
 
     Example: polycentric clusters runs/fesem-digits
     """
-    from ..cells import ended
     from ..errors import require
-    from ..loop import check_the_same
-    from ..record import Folder
     from ..report.clusters import draw, places_of, told
+    from ..runs.grid import ended
+    from ..runs.loop import check_the_same
+    from ..runs.record import Folder
     from .screen import out as screen
     from .screen import say, tell
 
@@ -589,7 +589,7 @@ def reproduce(
 
 
 def _settings(method: str, **options: Any) -> Any:
-    from ..config import Settings, changed, pairs, read_toml
+    from ..runs.settings import Settings, changed, pairs, read_toml
 
     values: dict[str, Any] = {"method": method}
     if method.endswith(".toml"):
@@ -605,15 +605,15 @@ def _settings(method: str, **options: Any) -> Any:
 
 
 def _those_known(method: str, settings: list[str] | None) -> dict[str, Any]:
-    from ..config import pairs, parameters, read_toml
+    from ..runs.settings import pairs, parameters, read_toml
 
     name = str(read_toml(Path(method)).get("method", "")) if method.endswith(".toml") else method
     return {key: value for key, value in pairs(settings or []).items() if key.partition(".")[0] in parameters(name)}
 
 
 def _all_used(methods: list[str], settings: list[str] | None) -> None:
-    from ..config import pairs, parameters
     from ..errors import unknown
+    from ..runs.settings import pairs, parameters
 
     used = {key for method in methods for key in _those_known(method, settings)}
     for key in pairs(settings or []):
@@ -624,8 +624,8 @@ def _all_used(methods: list[str], settings: list[str] | None) -> None:
 
 def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     """Train every client alone under the same training, and compare."""
-    from ..config import parameters
-    from ..metrics import share_below
+    from ..runs.metrics import share_below
+    from ..runs.settings import parameters
     from .screen import progress
 
     known = {key: value for key, value in asked.set.items() if key.partition(".")[0] in parameters("nofed")}
@@ -633,17 +633,17 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     prepared = lonely.prepare(ran.federation, ran.clients.ranks)
     with progress("nofed", asked.rounds, quiet=quiet) as watch:
         prepared.go(watch)
-    judged = ran.clients.judged.numpy()
+    judged = ran.clients.scored_mask.numpy()
     return share_below(ran.scores["in_use"].only(judged), prepared.scores["in_use"].only(judged))
 
 
 def _tracked(watch: Any, path: Path) -> Any:
-    from ..errors import Mistake
+    from ..errors import UsageError
 
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise Mistake("--track needs TensorBoard: pip install 'polycentric[track]'") from error
+        raise UsageError("--track needs TensorBoard: pip install 'polycentric[track]'") from error
     writer = SummaryWriter(str(path / "tensorboard"))
 
     def both(round: int, rounds: int, row: dict[str, Any] | None) -> None:

@@ -38,8 +38,8 @@ def bench(
     """
     import torch
 
-    from .. import bench as measured
-    from ..machine import device_of
+    from ..runs import bench as measured
+    from ..runs.machine import device_of
     from .screen import out as screen
     from .screen import say, tell
 

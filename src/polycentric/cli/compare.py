@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ..cells import grouped, run_cells
-from ..config import Settings, changed, read_toml
-from ..errors import Mistake
+from ..errors import UsageError
+from ..runs.grid import grouped, run_cells
+from ..runs.settings import Settings, changed, read_toml
 from .screen import bytes_, counting, spread
 
 SHOWN = {  # metric: title
@@ -76,7 +76,7 @@ def sweep_grid(
     values = read_toml(config)
     grid = values.pop("grid", None)
     if not isinstance(grid, dict) or not grid or not all(isinstance(v, list) and v for v in grid.values()):
-        raise Mistake(f'{config} needs a [grid] table of lists, for example "set.lr" = [0.03, 0.1]')
+        raise UsageError(f'{config} needs a [grid] table of lists, for example "set.lr" = [0.03, 0.1]')
     cells, chosen = [], []
     for combination in itertools.product(*grid.values()):
         point = dict(zip(grid, combination, strict=True))

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..config import Settings
+from ..runs.settings import Settings
 from .compare import compare_methods, comparison_table
 from .screen import out, say
 

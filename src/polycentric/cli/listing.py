@@ -13,16 +13,16 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from ..config import PARTS, parameters
 from ..data import available
 from ..errors import unknown
-from ..loop import Run, trainer_of
-from ..machine import versions
 from ..methods import METHODS
-from ..metrics import plain
 from ..models import MODELS
-from ..personalize import personalize
 from ..reproduce import TABLES
+from ..runs.loop import Run, trainer_of
+from ..runs.machine import versions
+from ..runs.metrics import plain
+from ..runs.personalize import personalize
+from ..runs.settings import PARTS, parameters
 
 
 def list_methods() -> Group:

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..learn.compiled import watchers
-from ..loop import Watcher
-from ..metrics import is_share
+from ..learn.execute.compiled import watchers
+from ..runs.loop import Watcher
+from ..runs.metrics import is_share
 
 # What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
 err = Console(stderr=True, markup=False, emoji=False, highlight=False)

@@ -35,8 +35,8 @@ def show(
 
       polycentric topology show matcha --set "graph=erdos-renyi(p=0.3)" --clients 12 --png graph.png
     """
-    from ..edge_theory import cells_of
-    from ..errors import Mistake, require
+    from ..errors import UsageError, require
+    from ..topology.cells.theory import cells_of
     from .app import _settings
     from .screen import out as screen
     from .screen import say, tell
@@ -50,7 +50,9 @@ def show(
         graph = graph_summary(topology, n)
         if png:
             if not graph:
-                raise Mistake(f"{method} has neither edges nor a graph, so there is nothing to draw: leave out --png")
+                raise UsageError(
+                    f"{method} has neither edges nor a graph, so there is nothing to draw: leave out --png"
+                )
             from ..report.graphs import draw_graph
 
             draw_graph(topology, n, png)
@@ -61,7 +63,7 @@ def show(
             return
         screen.print(_grid([*((when, words) for when, words in stages.items()), *_graph_rows(graph)]))
         return
-    n = clients or cells.geometry.natural or 90
+    n = clients or cells.geometry.default_n_clients or 90
     facts = edge_summary(topology, n, seed)
     wanted = [word.strip() for word in rounds.split(",")]
     require(
@@ -125,7 +127,7 @@ def _clusters_in_words(topology: Any, n: int) -> str:
     from .. import topology as of
 
     match topology:
-        case of.Greeting(k=k):
+        case of.NewcomerAssignment(k=k):
             return f"newcomers find the nearest of {min(k, n)} centers"
         case of.Seeding(k=k):
             return f"one center becomes {min(k, n)}: what clients have learned is clustered then"
@@ -143,9 +145,9 @@ def _clusters_in_words(topology: Any, n: int) -> str:
 
 def graph_summary(topology: Any, n: int) -> dict[str, Any]:
     """The numbers of a topology with a graph, everybody there; empty where there is none."""
-    from ..cohort import Cohort
-    from ..theory import zeta
+    from ..stacks.cohort import Cohort
     from ..topology import Matchings, Peers
+    from ..topology.graphs.theory import zeta
 
     if not isinstance(topology, Peers):
         return {}
@@ -182,8 +184,8 @@ def _graph_rows(graph: dict[str, Any]) -> list[tuple[str, str]]:
 
 def edge_summary(topology: Any, n_clients: int, seed: int) -> dict[str, Any]:
     """The numbers of a topology with edges, equal clients, round 0; zeta knows of a cloud that is met every round."""
-    from ..coverage import covered
-    from ..edge_theory import cells_of, edge_facts
+    from ..topology.cells.coverage import covered
+    from ..topology.cells.theory import cells_of, edge_facts
 
     own = cells_of(topology)
     assert own is not None

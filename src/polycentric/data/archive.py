@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..errors import Mistake, require
+from ..errors import UsageError, require
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -33,13 +33,13 @@ def reading(path: Path) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except Mistake:
+    except UsageError:
         raise
     except FileNotFoundError as error:
-        raise Mistake(f"there is no file '{path}'; check the path") from error
+        raise UsageError(f"there is no file '{path}'; check the path") from error
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds on damaged bytes
         reason = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
-        raise Mistake(f"{path.name} cannot be read ({reason}); it may be damaged: get it again") from error
+        raise UsageError(f"{path.name} cannot be read ({reason}); it may be damaged: get it again") from error
 
 
 def unzipped(path: Path, wanted: Sequence[str], limit: int = LIMIT) -> Arrays:
@@ -66,7 +66,7 @@ def _opened(path: Path) -> zipfile.ZipFile:
     archive = zipfile.ZipFile(path)
     if "boxes.npy" in archive.namelist():
         archive.close()
-        raise Mistake(
+        raise UsageError(
             f"{path.name} holds boxes in frames: a detection set, but here every example has one label; "
             "choose another data set"
         )

@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..errors import Mistake, require, unknown
+from ..errors import UsageError, require, unknown
 from .federation import Pool
 
 BANDS = 5
@@ -35,7 +35,7 @@ def features(pool: Pool, one: str = "", how: str = "") -> Pool:
             test example are then in training: scores are too good, as they are in papers that do the same.
     """
     if pool.x.dim() != 3 or not pool.x.is_floating_point():
-        raise Mistake(
+        raise UsageError(
             f"features are made of series of shape (channels, time), but '{pool.name}' has examples of shape "
             f"{tuple(pool.x.shape[1:])}; use the data as they are"
         )

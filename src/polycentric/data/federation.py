@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..errors import Mistake, require
+from ..errors import UsageError, require
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +202,7 @@ def _check_values(name: str, part: str, split: Split, n_classes: int) -> None:
         return
     if split.x.is_floating_point() and not bool(split.x.isfinite().all()):
         at = int((~split.x.flatten(1).isfinite().all(1)).nonzero()[0])
-        raise Mistake(
+        raise UsageError(
             f"data '{name}': {part} example {at} of client {int(split.owner[at])} holds NaN or infinity; "
             "remove or fill such values before loading"
         )

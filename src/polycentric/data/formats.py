@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import Mistake, require
+from ..errors import UsageError, require
 from .archive import LIMIT, Array, reading
 from .federation import Pool
 from .layout import finite, labels, printable, renumbered
@@ -143,7 +143,7 @@ def cifar(path: str | Path, *, limit: int = LIMIT) -> Pool:
         n_labels, names_file, known = 2, folder / "fine_label_names.txt", tuple(map(str, range(100)))
     if not train[0].is_file():
         pickled = cifar_pickles(folder)
-        raise Mistake(
+        raise UsageError(
             f"{folder.name} has the Python version of CIFAR, whose files are pickles and are never read; "
             'get the "binary version"'
             if pickled

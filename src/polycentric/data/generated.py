@@ -14,8 +14,8 @@ import math
 
 import torch
 
-from .. import draw
 from ..errors import require
+from ..stacks import draw
 from .federation import Pool
 
 MOST_CLIENTS = 100_000

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import Mistake, require
+from ..errors import UsageError, require
 from .archive import LIMIT, Array, Arrays, reading, shapes, unzipped
 from .federation import Pool
 from .pictures import unpacked
@@ -94,7 +94,7 @@ def summary(path: Path) -> str:
             what = f"{shape['classes'][0]} classes" if shape.get("classes", (0,))[0] else "real targets"
             clients = "natural clients" if "client" in shape else "no natural clients"
             return f"{shape['y'][0]:,} examples of {size}, {what}, {clients}"
-    except Mistake as mistake:
+    except UsageError as mistake:
         return str(mistake)
 
 
@@ -206,7 +206,7 @@ def _slices(name: str, arrays: Arrays, what: str) -> tuple[Array, list[int]]:
     whole, offset = arrays[what], arrays.get("offset")
     require(whole.ndim == 1 and whole.dtype == np.uint8, f"{name}: {what} must be one row of bytes (uint8)")
     if offset is None or offset.ndim != 1 or offset.dtype.kind not in "iu" or len(offset) < 2:
-        raise Mistake(f"{name}: {what} needs an array offset of whole numbers that says where each piece begins")
+        raise UsageError(f"{name}: {what} needs an array offset of whole numbers that says where each piece begins")
     places = offset.astype(np.int64)
     require(
         int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all()),

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import Mistake, require
+from ..errors import UsageError, require
 from .archive import LIMIT, reading
 from .federation import Pool
 from .formats import CHARACTERS
@@ -190,4 +190,4 @@ def _picture(root: Path, name: Any) -> Path:
         if file.is_file():
             require(file.resolve().is_relative_to(root.resolve()), f"{name} is a link that leaves {root.name}")
             return file
-    raise Mistake(f"{root.name}: there is no picture '{name}'; put it in {root.name}/images")
+    raise UsageError(f"{root.name}: there is no picture '{name}'; put it in {root.name}/images")

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import draw
-from ..errors import Mistake, require
+from ..errors import UsageError, require
+from ..stacks import draw
 from .federation import Federation, Pool, Split
 from .partition import Natural, Partition, Sampled, Skewed, Turned, crossed, hashed, parse
 from .sources import find, read
@@ -87,7 +87,7 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     pool = partition(pool, seed)
     client = pool.client
     if client is None:
-        raise Mistake(f"partition {partition!r} gave '{pool.name}' no clients; return a Pool with client set")
+        raise UsageError(f"partition {partition!r} gave '{pool.name}' no clients; return a Pool with client set")
     is_test = pool.test
     if is_test is None:
         is_test = _held_out(pool.clients, client, torch.ones_like(client) > 0, test, seed, "test")
@@ -118,7 +118,7 @@ def _with_clients(partition: Partition, clients: int) -> Partition:
     if dataclasses.is_dataclass(partition) and not isinstance(partition, type):
         if any(field.name == "clients" for field in dataclasses.fields(partition)):
             return replace(partition, clients=clients)
-    raise Mistake(f"partition {partition!r} sets its own number of clients; leave out clients={clients}")
+    raise UsageError(f"partition {partition!r} sets its own number of clients; leave out clients={clients}")
 
 
 def _held_out(

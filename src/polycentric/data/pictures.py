@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import Mistake, require
+from ..errors import UsageError, require
 
 Bytes = NDArray[np.uint8]
 
@@ -70,10 +70,10 @@ def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | No
                 f"{name} has {image.width}x{image.height} pixels, more than {LARGEST:,}; make it smaller",
             )
             return as_bytes(image if size is None else image.resize(size[::-1], Image.Resampling.BILINEAR))
-    except Mistake:
+    except UsageError:
         raise
     except Exception as error:  # a decoder fed with foreign bytes may raise anything
-        raise Mistake(f"{name} is not a readable JPEG, PNG or BMP picture ({_reason(error)})") from error
+        raise UsageError(f"{name} is not a readable JPEG, PNG or BMP picture ({_reason(error)})") from error
 
 
 def _reason(error: Exception) -> str:

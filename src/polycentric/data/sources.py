@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..errors import Mistake, require, unknown
+from ..errors import UsageError, require, unknown
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
@@ -89,7 +89,7 @@ def find(name: str) -> Pool:
     if os.path.exists(os.path.expanduser(name)):
         return read(os.path.expanduser(name))
     choices = [found.name for found in available()]
-    raise Mistake(f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in")
+    raise UsageError(f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in")
 
 
 def available() -> list[Found]:
@@ -110,7 +110,7 @@ def read(path: str | Path) -> Pool:
     require(os.path.exists(path), f"there is no file or folder '{path}'; check the path")
     reader = _kind(path)
     if reader is None:
-        raise Mistake(
+        raise UsageError(
             f"'{path}' is in no form that can be read: .npz, LEAF (.json), IDX (...-idx3-ubyte), "
             "CIFAR (.bin), or pictures as CLIENT/CLASS/picture.png"
         )
@@ -139,7 +139,7 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         save(pool, target)
     except OSError as error:
-        raise Mistake(f"cannot write {target} ({error.strerror}); set XDG_CACHE_HOME to another folder") from error
+        raise UsageError(f"cannot write {target} ({error.strerror}); set XDG_CACHE_HOME to another folder") from error
     return target
 
 
@@ -186,4 +186,4 @@ def _number(name: str, text: str) -> float:
     try:
         return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
     except ValueError:
-        raise Mistake(f"data set '{name}': '{text}' is not a number; write for example synthetic(0.5,0.5)") from None
+        raise UsageError(f"data set '{name}': '{text}' is not a number; write for example synthetic(0.5,0.5)") from None

@@ -10,18 +10,19 @@ PyTorch: the readable reference. `Stacked` takes all at once with `torch.func.vm
 its steps. Same batches, same mathematics; results agree to rounding.
 """
 
-from .batches import Plan, Schedule
+from .batches import BatchSchedule, Plan
 from .choose import Choose, TryEach, candidates
-from .compiled import Compiled
-from .executor import Client, Executor, Learner
-from .look import Fisher, Forget, Gradient, MeanLoss, Value
-from .looped import Looped
-from .meta import Maml
+from .execute.compiled import Compiled
+from .execute.looped import Looped
+from .execute.stacked import Stacked
+from .learner import Client, Executor, Learner
+from .maml import Maml
+from .measure import Fisher, Forget, Gradient, MeanLoss, Value
 from .sdca import Sdca
-from .stacked import Stacked
 from .train import Train
 
 __all__ = [
+    "BatchSchedule",
     "Choose",
     "Client",
     "Compiled",
@@ -34,7 +35,6 @@ __all__ = [
     "Maml",
     "MeanLoss",
     "Plan",
-    "Schedule",
     "Sdca",
     "Stacked",
     "Train",

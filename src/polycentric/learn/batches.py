@@ -15,10 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..cohort import Cohort
 from ..data import Split
-from ..draw import begins, bits
 from ..errors import require
+from ..stacks.cohort import Cohort
+from ..stacks.draw import begins, bits
 
 PADDING = {"cpu": 1 << 16, "cuda": 1 << 20}  # places drawn for nothing before clients are told apart by size
 
@@ -46,7 +46,7 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
 
 
-class Schedule:
+class BatchSchedule:
     """Every batch of every client of a block, as positions in the split's tensors, made where those are.
 
     What Python must know of it is known from the cohort, so that nobody waits for a GPU.

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ..cohort import Cohort
 from ..errors import require
-from ..stack import Stacks
-from ..task import Batch, Task
+from ..stacks.cohort import Cohort
+from ..stacks.stack import Stacks
+from ..tasks.task import Batch, Task
 from .batches import Plan
-from .executor import Client, Learner
-from .look import examples_in, once_over
+from .learner import Client, Learner
+from .measure import examples_in, once_over
 from .train import Train
 
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cohort import Cohort
-from ..draw import uniform
 from ..errors import require
-from ..stack import Layout, Stacks
-from ..task import Batch, Task
+from ..stacks.cohort import Cohort
+from ..stacks.draw import uniform
+from ..stacks.stack import Layout, Stacks
+from ..tasks.task import Batch, Task
 from .batches import Plan
-from .executor import Client, Learner
+from .learner import Client, Learner
 
 
 @dataclass(frozen=True)

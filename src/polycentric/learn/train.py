@@ -13,14 +13,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..cohort import Cohort
 from ..errors import require
-from ..objective import Term
-from ..optimizer import SGD, Adam, Momentum, Rule
-from ..stack import Stacks
-from ..task import Batch, Task
+from ..parts.objective import Term
+from ..parts.optimizer import SGD, Adam, Momentum, Rule
+from ..stacks.cohort import Cohort
+from ..stacks.stack import Stacks
+from ..tasks.task import Batch, Task
 from .batches import Plan, plan_of
-from .executor import Client, Learner, Way
+from .learner import Client, Learner, UpdateSpec
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Train(Learner):
             return loss
 
         moments = {name: value for name, value in carry.items() if name not in params and name != "lr"}
-        way = Way(self.rule, self.weight_decay, through_task=not self.terms)
-        new = {"lr": carry["lr"]} | client.descend(objective, params, moments, carry["lr"], way)
+        spec = UpdateSpec(self.rule, self.weight_decay, through_task=not self.terms)
+        new = {"lr": carry["lr"]} | client.descend(objective, params, moments, carry["lr"], spec)
         if "model" in params:
             for term in self.terms:
                 new["model"] = term.correct(new["model"], row, carry["lr"])

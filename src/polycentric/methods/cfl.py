@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
 from ..topology import Splitting
 
 

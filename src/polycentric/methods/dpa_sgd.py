@@ -2,7 +2,7 @@
 
     min  sum_k F_k(theta_k, w_k) + lambda_1/2 s_k tr(W_k^T Omega_k^-1 W_k) + lambda_2/2 |w_k|^2 + lambda_3/2 |theta_k|^2
 
-    client k:   tau steps of SGD; the slope of w_k gains lambda_1 (Q_kk w_k + sum_{i != k} Q_ki w_i) + lambda_2 w_k
+    client k:   tau steps of SGD; the gradient of w_k gains lambda_1 (Q_kk w_k + sum_{i != k} Q_ki w_i) + lambda_2 w_k
     neighbours: theta    <-  M theta                    Metropolis weights; the tasks w_k are exchanged, not averaged
                 Omega_k  <-  ((1 - beta) A_k + beta S_k^(1/2) / tr S_k^(1/2)) / tr(.)        A_k: the neighbours' mean
 
@@ -25,13 +25,13 @@ import math
 from typing import Any, Literal
 
 from ..errors import require
-from ..graphs import Network, Ring
 from ..learn import Train
 from ..method import Exchange, Held, Method
-from ..objective import MultiTask, Ridge, Term
-from ..select import Everyone, Select
-from ..stack import LastLayer
+from ..parts.objective import MultiTask, Ridge, Term
+from ..parts.select import Everyone, Select
+from ..stacks.stack import LastLayer
 from ..topology import TaskGraph
+from ..topology.graphs.networks import Network, Ring
 
 
 def dpa_sgd(

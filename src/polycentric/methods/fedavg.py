@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..privacy import NoPrivacy, Privacy
-from ..select import Everyone, Select, Stragglers
-from ..stack import WHOLE, Cut
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import Average, Center
+from ..parts.privacy import NoPrivacy, Privacy
+from ..parts.select import Everyone, Select, Stragglers
+from ..stacks.stack import WHOLE, Cut
 from ..topology import Star
 
 

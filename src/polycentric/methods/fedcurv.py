@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 from ..learn import Fisher, Forget, Train
 from ..method import Exchange, Method
-from ..objective import Curvature, Term
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
+from ..parts.objective import Curvature, Term
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
 from ..topology import Star, Sums
 
 

@@ -1,4 +1,4 @@
-"""FedDANE: clients correct their slope to the mean slope, which a first exchange brings together.
+"""FedDANE: clients correct their gradient to the mean gradient, which a first exchange brings together.
 
     ask:    g    <-  sum_{k in S} p_k grad F_k(w)                       full gradients, from a cohort S
     act:    w_k  <-  SGD on  F_k(x) + <g - grad F_k(w), x - w> + mu/2 |x - w|^2,  from w,  by a cohort S' of its own
@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
 from ..learn import Gradient, Train
 from ..method import Exchange, Method
-from ..objective import Dane, Prox, Term
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.objective import Dane, Prox, Term
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 

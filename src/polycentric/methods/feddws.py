@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import SGD
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import SGD
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 

@@ -22,15 +22,17 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
-from ..coverage import Geometry, Overlap, geometry
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..privacy import NoPrivacy, Privacy
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import Average, Center
+from ..parts.privacy import NoPrivacy, Privacy
+from ..parts.select import Everyone, Select
 from ..topology import CellClusters, Cells
+from ..topology.cells.coverage import Geometry
+from ..topology.cells.geometries import geometry
+from ..topology.cells.shapes import Overlap
 
 
 def fedmes(

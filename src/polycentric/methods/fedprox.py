@@ -19,14 +19,14 @@ import math
 import warnings
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import MeanLoss, Train
 from ..method import Exchange, Held, Method
-from ..objective import AdaptiveProx, Prox, Term
-from ..optimizer import AdaptiveMu, Average, Center
-from ..privacy import NoPrivacy, Privacy
-from ..select import Everyone, Select, Stragglers
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.objective import AdaptiveProx, Prox, Term
+from ..parts.optimizer import AdaptiveMu, Average, Center
+from ..parts.privacy import NoPrivacy, Privacy
+from ..parts.select import Everyone, Select, Stragglers
 from ..topology import Star
 
 

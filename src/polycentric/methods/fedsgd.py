@@ -11,11 +11,11 @@ Reference:   McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
 
 from __future__ import annotations
 
-from ..aggregate import Aggregate, Mean
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 

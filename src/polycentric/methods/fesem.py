@@ -21,14 +21,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import Choose, Train, TryEach, candidates
 from ..method import Exchange, Method
-from ..objective import Prox, Term
-from ..optimizer import Average, Center
-from ..select import Everyone, Newcomers, Select
-from ..topology import Clusters, Greeting, Seeding
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.objective import Prox, Term
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
+from ..topology import Clusters, NewcomerAssignment, Seeding
+from ..topology.clusters.newcomers import Newcomers
 
 MEANINGLESS = "models that have not been trained are all the same, and clustering them means nothing"
 
@@ -73,7 +74,7 @@ def fesem(
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
     seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)
     look = Choose(k) if newcomers == "loss" else TryEach(k, train)
-    greet = Greeting(k, absent=absent)
+    greet = NewcomerAssignment(k, absent=absent)
     place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
     match = Clusters(k, weighted, features=features, absent=absent, reseed=reseed)
     learn = Exchange((train,), match, select, aggregate, center)

@@ -11,11 +11,11 @@ Reference:   Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400; Nichol et
 
 from __future__ import annotations
 
-from ..aggregate import Aggregate, Mean
 from ..learn import Maml
 from ..method import Exchange, Method
-from ..optimizer import SGD, Center
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import SGD, Center
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
@@ -29,7 +29,7 @@ def fomaml(
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
 ) -> Method:
-    """First-order MAML; see `polycentric.learn.meta`."""
+    """First-order MAML; see `polycentric.learn.maml`."""
     learn = Maml(lr, steps, batch, held_out, first_order=True)
     return Method.of(
         "fomaml",

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
-from ..coverage import Attached, Geometry, Overlap, geometry
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..privacy import NoPrivacy, Privacy
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import Average, Center
+from ..parts.privacy import NoPrivacy, Privacy
+from ..parts.select import Everyone, Select
 from ..topology import Cells, TwoLevel
+from ..topology.cells.coverage import Geometry
+from ..topology.cells.geometries import geometry
+from ..topology.cells.shapes import Attached, Overlap
 
 
 def hierarchical(

@@ -24,8 +24,8 @@ from typing import Any, Literal
 from ..errors import require
 from ..learn import Choose, Train, candidates
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
 from ..topology import Choice, Seeding
 
 

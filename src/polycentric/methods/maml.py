@@ -13,11 +13,11 @@ Reference:   Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv
 
 from __future__ import annotations
 
-from ..aggregate import Aggregate, Mean
 from ..learn import Maml
 from ..method import Exchange, Method
-from ..optimizer import SGD, Center
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import SGD, Center
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
@@ -31,7 +31,7 @@ def maml(
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
 ) -> Method:
-    """MAML by Hessian-vector products; see `polycentric.learn.meta`."""
+    """MAML by Hessian-vector products; see `polycentric.learn.maml`."""
     learn = Maml(lr, steps, batch, held_out)
     return Method.of(
         "maml",

@@ -22,12 +22,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..errors import require
-from ..graphs import Network, Ring
 from ..learn import Train
 from ..method import Exchange, Method
-from ..select import Everyone, Select
-from ..stack import WHOLE, Cut
+from ..parts.select import Everyone, Select
+from ..stacks.stack import WHOLE, Cut
 from ..topology import Matchings
+from ..topology.graphs.networks import Network, Ring
 
 
 def matcha(

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Adam, Center, Momentum
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import Adam, Center, Momentum
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 

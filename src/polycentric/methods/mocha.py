@@ -20,7 +20,7 @@ from typing import Literal
 
 from ..learn import Sdca
 from ..method import Exchange, Held, Method
-from ..select import Everyone, Select, Stragglers
+from ..parts.select import Everyone, Select, Stragglers
 from ..topology import Duals
 
 

@@ -2,7 +2,7 @@
 
     min  sum_k F_k(theta, w_k) + lambda_1/2 tr(W^T Omega^-1 W) + lambda_2/2 |W|^2 + lambda_3/2 |theta|^2,   tr Omega = 1
 
-    client k:  E epochs of SGD, with  lambda_1 sum_i (Omega^-1)_ki w_i + lambda_2 w_k  added to the slope of w_k
+    client k:  E epochs of SGD, with  lambda_1 sum_i (Omega^-1)_ki w_i + lambda_2 w_k  added to the gradient of w_k
     center:    theta  <-  sum_k (n_k / n) theta_k;      Omega  <-  (W W^T)^(1/2) / tr (W W^T)^(1/2)
 
 Symbols:     w_k = `task`, the last layer; theta = `model`, the rest; W has rows w_k; lambda_1 = `strength`,
@@ -22,10 +22,10 @@ from typing import Any
 from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Held, Method
-from ..objective import MultiTask, Ridge, Term
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
-from ..stack import LastLayer
+from ..parts.objective import MultiTask, Ridge, Term
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
+from ..stacks.stack import LastLayer
 from ..topology import TaskStar
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..learn import Train
 from ..method import Exchange, Method
-from ..select import Everyone, Select
+from ..parts.select import Everyone, Select
 from ..topology import Alone
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregate import Aggregate, Mean
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import SGD, Center
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Mean
+from ..parts.optimizer import SGD, Center
+from ..parts.select import Everyone, Select
 from ..topology import Star
 
 

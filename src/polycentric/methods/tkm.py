@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..aggregate import Aggregate, Robust, TrimmedMean
 from ..learn import Train
 from ..method import Exchange, Method
-from ..optimizer import Average, Center
-from ..select import Everyone, Select
+from ..parts.aggregate import Aggregate, Robust, TrimmedMean
+from ..parts.optimizer import Average, Center
+from ..parts.select import Everyone, Select
 from ..topology import Clusters, TrimmedSeeding
 
 

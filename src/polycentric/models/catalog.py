@@ -22,8 +22,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from .. import draw
-from ..errors import Mistake, require, unknown
+from ..errors import UsageError, require, unknown
+from ..stacks import draw
 from .checks import check
 from .dense import mlp
 from .image import celeba_cnn, lg_lenet, two_convolutions, vgg11
@@ -160,7 +160,7 @@ def _from_ours(name: str, shape: Shape, n_outputs: int, symbols: int) -> nn.Modu
         others = [other for other in MODELS if MODELS[other].takes(shape, symbols)]
         remedy = f"models that take it: {', '.join(others)}" if others else "no named model takes it"
         of = f" of {symbols} symbols" if symbols else ""
-        raise Mistake(f"model '{name}' takes {recipe.wants}, not shape {shape}{of}; {remedy}")
+        raise UsageError(f"model '{name}' takes {recipe.wants}, not shape {shape}{of}; {remedy}")
     return recipe.make(shape, n_outputs, symbols) if recipe.reads == "text" else recipe.make(shape, n_outputs)
 
 
@@ -174,14 +174,14 @@ def _imported(name: str) -> object:
     try:
         module = importlib.import_module(path)
     except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen
-        raise Mistake(
+        raise UsageError(
             f"model '{name}' cannot be imported: {_said(error)}; `python -c 'import {path}'` must work, "
             "so install it or put its folder on PYTHONPATH"
         ) from error
     try:
         found: object = attrgetter(attribute)(module)
     except AttributeError as error:
-        raise Mistake(
+        raise UsageError(
             f"model '{name}' cannot be imported: {_said(error)}; write '{path}:' and a name that is in it"
         ) from error
     return found
@@ -192,22 +192,22 @@ def _from_yours(source: object, called: str, shape: Shape, n_outputs: int) -> nn
     if isinstance(source, nn.Module):
         return source
     if not callable(source):
-        raise Mistake(
+        raise UsageError(
             f"model '{called}' is of type {type(source).__name__}, not a torch.nn.Module; "
             "give a name such as 'mlp', 'module:attribute', a module, or a class or function that makes one"
         )
     arguments = (shape, n_outputs) if _accepts_two(source) else ()
     try:
         module = source(*arguments)
-    except Mistake:
+    except UsageError:
         raise
     except Exception as error:
-        raise Mistake(
+        raise UsageError(
             f"model '{called}' called with {arguments} raised {_said(error)}; what accepts two arguments "
             "is called with (shape, n_outputs), anything else with none"
         ) from error
     if not isinstance(module, nn.Module):
-        raise Mistake(
+        raise UsageError(
             f"model '{called}' made an object of type {type(module).__name__}, not a torch.nn.Module; "
             "return the module from it"
         )

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
-from ..errors import Mistake
+from ..errors import UsageError
 
 
 def check(module: nn.Module) -> None:
@@ -23,22 +23,22 @@ def check(module: nn.Module) -> None:
     >>> check(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))
     Traceback (most recent call last):
     ...
-    polycentric.errors.Mistake: the model has BatchNorm2d at '1': its running statistics are neither \
+    polycentric.errors.UsageError: the model has BatchNorm2d at '1': its running statistics are neither \
 parameters that can be averaged nor allowed in a stack of models; write nn.GroupNorm(groups, channels) \
 instead, here nn.GroupNorm(8, 64)
     """
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and (isinstance(part, _BatchNorm) or part.track_running_stats):
-            raise Mistake(_norm_refused(name, part))
+            raise UsageError(_norm_refused(name, part))
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
-            raise Mistake(
+            raise UsageError(
                 f"the model's '{name}' has no shape yet: it comes from a lazy module, and a stack of models "
                 "needs every shape when it is built; run one batch through the model first, or write the "
                 "sizes out (nn.Linear(in_features, out_features) instead of nn.LazyLinear(out_features))"
             )
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise Mistake(
+        raise UsageError(
             f"the model {type(module).__name__} has no trainable parameters, so there is nothing to learn or "
             "average; give it at least one layer whose parameters have requires_grad=True"
         )

@@ -2,7 +2,7 @@
 
     image -> [convolution, (norm), pool, ReLU] x depth -> flatten -> [dense, ReLU] -> head -> n_outputs
 
-The largest of some numbers commutes with ReLU, with the same bits and the same slopes; after the pool it has a quarter
+The largest of some numbers commutes with ReLU, with the same bits and the same gradients; after the pool it has a quarter
 of the numbers to go over.
 Layers are called `conv1`, `norm1`, `dense1`, ..., `head`, so that a method which keeps some of them private
 can name them. Where a paper has BatchNorm there is GroupNorm: it has no running statistics, which could

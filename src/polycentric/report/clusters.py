@@ -23,12 +23,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..draw import seed_of, uniform
-from ..errors import Mistake, require
-from ..loop import Run, trainer_of
+from ..errors import UsageError, require
 from ..method import State
-from ..metrics import agreement, shared_information
-from ..stack import Stacks
+from ..runs.loop import Run, trainer_of
+from ..runs.metrics import agreement, shared_information
+from ..stacks.draw import seed_of, uniform
+from ..stacks.stack import Stacks
 from ..topology import inner_products, similarities
 from .figure import colour, panels
 
@@ -50,10 +50,10 @@ class Looks:
 
 
 def places_of(run: Run) -> Ints:
-    """Every client's center at the end of a run; a Mistake where clients have none."""
+    """Every client's center at the end of a run; a UsageError where clients have none."""
     found = run.state.memory.get("assignment")
     if found is None:
-        raise Mistake(
+        raise UsageError(
             f"a run of {run.method.name} has no clusters to show: its clients are not assigned to one of several "
             "centers; fesem, ifca, cfl and tkm do so (`polycentric methods`)"
         )
@@ -65,7 +65,7 @@ def local_models(run: Run) -> tuple[Tensor, Tensor]:
     """(clients, what each would send next): one more visit of everybody who has data, without mixing."""
     exchange, everyone = run.method.at(run.state.round)[-1], run.clients.everyone(run.state.round)
     if "model" not in exchange.sends:
-        raise Mistake(f"clients of {run.method.name} send no models, so there is nothing to compare")
+        raise UsageError(f"clients of {run.method.name} send no models, so there is nothing to compare")
     answers = list(run.clients.answers(exchange, run.state, everyone))
     return _in_order([(answer.block.index, answer.sent["model"].cpu()) for answer in answers])
 
@@ -74,7 +74,7 @@ def updates(run: Run) -> tuple[Tensor, Tensor]:
     """(clients, w_i - w): what each learns in one visit when all begin from the same w, the mean of their centers."""
     train = trainer_of(run.method)
     if train is None:
-        raise Mistake(f"method {run.method.name} does not say how its clients train, so updates cannot be compared")
+        raise UsageError(f"method {run.method.name} does not say how its clients train, so updates cannot be compared")
     plain = replace(train, terms=())
     everyone = run.clients.everyone(run.state.round)
     counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(_centers(run.state)))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Mistake, require, unknown
-from ..metrics import is_share
-from ..record import Folder
+from ..errors import UsageError, require, unknown
+from ..runs.metrics import is_share
+from ..runs.record import Folder
 from .figure import band, colour, panels
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     except (OSError, ValueError) as error:
-        raise Mistake(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
+        raise UsageError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
 
 
 def curve(folder: Path, metric: str = "micro_accuracy", over: Over = "rounds") -> tuple[Floats, Floats]:
     """(x, y) of one run, a point for every evaluation that has the metric."""
     rows = rows_of(folder)
     if rows and not any(metric in row for row in rows):
-        raise Mistake(f"{folder}: {unknown('metric', metric, sorted({key for row in rows for key in row}))}")
+        raise UsageError(f"{folder}: {unknown('metric', metric, sorted({key for row in rows for key in row}))}")
     there = [row for row in rows if row.get(metric) is not None]
     old = over == "seconds" and any("simulated_seconds" not in row for row in there)
     require(not old, f"{folder} does not tell simulated seconds: it was run before there was a clock; run it again")
@@ -79,7 +79,7 @@ def draw(axis: Axes, groups: Groups, metric: str = "micro_accuracy", over: Over 
     for number, (label, folders) in enumerate(groups.items()):
         curves = [(x, y) for x, y in (curve(folder, metric, over) for folder in folders) if len(x)]
         if not curves:
-            raise Mistake(f"{folders[0] if folders else label} has no evaluation with {metric} yet")
+            raise UsageError(f"{folders[0] if folders else label} has no evaluation with {metric} yet")
         if all(x[0] == x[-1] for x, _ in curves) and over != "rounds":
             level = float(np.mean([y[-1] for _, y in curves]))
             axis.axhline(level, color=colour(number), linestyle=":", label=label)

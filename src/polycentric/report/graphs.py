@@ -10,16 +10,16 @@ import networkx
 import numpy as np
 import torch
 
-from ..cohort import Cohort
-from ..graphs import Network, graph_for
-from ..matchings import Plan, plan_for
+from ..stacks.cohort import Cohort
 from ..topology import Matchings, Peers
+from ..topology.graphs.decomposition import MatchingPlan, plan_for
+from ..topology.graphs.networks import Network, graph_for
 from .figure import colour, panels
 
 BUDGETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0)
 
 
-def draw_plan(axis: Any, plan: Plan, counts: Sequence[float] | None = None) -> None:
+def draw_plan(axis: Any, plan: MatchingPlan, counts: Sequence[float] | None = None) -> None:
     """The graph; a wider edge is used more often. `counts`: shares of the rounds measured, instead of p."""
     import matplotlib as mpl
 

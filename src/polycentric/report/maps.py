@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..coverage import Attached, CellMap, Coverage, Geometry, covered
+from ..topology.cells.coverage import Coverage, Geometry, covered
+from ..topology.cells.map import CellMap
+from ..topology.cells.shapes import Attached
 from .figure import colour, panels
 
 MOST_DOTS = 5_000  # clients drawn; the others are left out, and said

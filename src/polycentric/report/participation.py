@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Mistake
-from ..metrics import gini
+from ..errors import UsageError
+from ..runs.metrics import gini
 from .figure import colour, panels
 
 Ints = npt.NDArray[np.int64]
 
 
 def took_part(run: Path) -> Ints:
-    """In how many rounds an answer of every client that trains came; a Mistake where that was not kept."""
+    """In how many rounds an answer of every client that trains came; a UsageError where that was not kept."""
     path = run / "clients.csv"
     if not path.is_file():
-        raise Mistake(f"{run} is not a finished run (it has no clients.csv): `polycentric resume {run}` first")
+        raise UsageError(f"{run} is not a finished run (it has no clients.csv): `polycentric resume {run}` first")
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     try:
         return np.array([int(row["took_part"]) for row in rows if row["took_part"]], dtype=np.int64)
     except (KeyError, ValueError) as error:
-        raise Mistake(f"{path} does not say who took part: the run is older than that; run it again") from error
+        raise UsageError(f"{path} does not say who took part: the run is older than that; run it again") from error
 
 
 def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import Mistake
+from ..errors import UsageError
 from ..report.figure import band, panels
 from ..report.participation import draw_participation
 from .table import Claim, Measure, Row, Table, Values, clearly, curves, first_reaching
@@ -122,7 +122,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
     try:
         draw_participation({words: runs[_name(task, words)] for words in list(SELECTIONS)[:2]}, out / name)
         figures.append((name, caption))
-    except (KeyError, ValueError, Mistake):  # not run, or by an older version: the figure stays as it was
+    except (KeyError, ValueError, UsageError):  # not run, or by an older version: the figure stays as it was
         figures += [(name, caption)] if (out / name).is_file() else []
     return figures
 

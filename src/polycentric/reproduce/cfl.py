@@ -100,11 +100,11 @@ def _exact(values: Values) -> tuple[bool | None, str]:
 
 
 def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    from ..cells import ended
-    from ..errors import Mistake
-    from ..record import Folder
+    from ..errors import UsageError
     from ..report.clusters import draw_similarity, draw_splits
     from ..report.figure import band, panels
+    from ..runs.grid import ended
+    from ..runs.record import Folder
 
     figures = []
     runs = {"FedAvg": done.get("FedAvg", ()), "Clustered": done.get("Clustered", ())}
@@ -132,7 +132,7 @@ def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
     try:
         if runs["Clustered"] and draw_similarity(ended(Folder.open(runs["Clustered"][0]), "auto"), out / name):
             figures.append((name, caption))
-    except Mistake:  # its checkpoint is not here: the figure stays as it was
+    except UsageError:  # its checkpoint is not here: the figure stays as it was
         if (out / name).is_file():
             figures.append((name, caption))
     return figures

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..clock import Delays, Load
-from ..cohort import Cohort
-from ..config import Settings, build_method
-from ..record import Folder
 from ..report.curves import rows_of
 from ..report.figure import band, panels
+from ..runs.record import Folder
+from ..runs.settings import Settings, build_method
+from ..simulate.clock import Delays, Load
+from ..stacks.cohort import Cohort
 from ..topology import TaskGraph
 from .table import Claim, Row, Table, Values
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Mistake
+from ..errors import UsageError
 from .fesem_table2 import FESEM_TABLE2, REFERENCE, STAND_INS, cell
 from .table import Claim, Measure, Row, Table, Values, history
 
@@ -30,7 +30,7 @@ def _last_fifth(summary: dict[str, Any]) -> float:
     """The change of micro accuracy over the last fifth of the rounds, in points."""
     try:
         rounds, values = curve(Path(summary["run_dir"]), "micro_accuracy")
-    except Mistake:
+    except UsageError:
         return math.nan
     before = [v for r, v in zip(rounds, values, strict=True) if r <= 0.8 * summary["rounds"]]
     return 100 * (values[-1] - before[-1]) if before else math.nan
@@ -40,7 +40,7 @@ def _first_and_last(summary: dict[str, Any]) -> float:
     """The intra-cluster distance at the last look over that at the first."""
     try:
         _, values = curve(Path(summary["run_dir"]), "intra_cluster")
-    except Mistake:
+    except UsageError:
         return math.nan
     return values[-1] / values[0] if len(values) > 1 and values[0] > 0 else math.nan
 
@@ -168,7 +168,7 @@ def _largest(summary: dict[str, Any]) -> float:
 
 
 def _nmi(summary: dict[str, Any]) -> float:
-    from ..metrics import shared_information
+    from ..runs.metrics import shared_information
 
     found = _members(summary)
     return math.nan if found is None or found[2] is None else shared_information(found[0], found[2])
@@ -220,7 +220,7 @@ def _not_size(values: Values) -> tuple[bool | None, str]:
 
 
 def _draw_clusters(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    from ..errors import Mistake
+    from ..errors import UsageError
 
     figures: list[tuple[str, str]] = []
     for data in STAND_INS:
@@ -239,16 +239,16 @@ def _draw_clusters(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[
         try:
             if folders:
                 _look_closely(data, folders[0], [out / name for name, _ in made])
-        except Mistake:
+        except UsageError:
             pass  # its checkpoint is not here: the figures stay as they were
         figures += [(name, caption) for name, caption in made if (out / name).is_file()]
     return figures
 
 
 def _look_closely(data: str, folder: Path, paths: list[Path]) -> None:
-    from ..cells import ended
-    from ..record import Folder
     from ..report import clusters
+    from ..runs.grid import ended
+    from ..runs.record import Folder
 
     run = ended(Folder.open(folder), "auto")
     clusters.draw_map(clusters.looks(run, 100), paths[0], seed=run.clients.seed)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..graphs import NETWORKS, Network, Ring
-from ..matchings import Schedule, plan_for
 from ..report.figure import band, panels
 from ..report.graphs import activation, draw_plan, draw_rho
 from ..topology import Matchings
+from ..topology.graphs.decomposition import Activation, plan_for
+from ..topology.graphs.networks import NETWORKS, Network, Ring
 from .table import Claim, Row, Table, Values, clearly, history
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
@@ -45,13 +45,13 @@ WORK = {
 }
 
 
-def _ways() -> list[tuple[str, Schedule, float]]:
-    every: list[tuple[str, Schedule, float]] = [("vanilla", "matcha", 1.0)]
+def _ways() -> list[tuple[str, Activation, float]]:
+    every: list[tuple[str, Activation, float]] = [("vanilla", "matcha", 1.0)]
     every += [(f"MATCHA {b:g}", "matcha", b) for b in BUDGETS[1:]]
     return every + [(f"periodic {b:g}", "periodic", b) for b in BUDGETS[1:]]
 
 
-def _settings(data: str, schedule: Schedule, budget: float) -> dict[str, Any]:
+def _settings(data: str, schedule: Activation, budget: float) -> dict[str, Any]:
     work = WORK[data]
     graph = {"graph": "matcha-8", "budget": budget} | ({"schedule": schedule} if schedule != "matcha" else {})
     return {
@@ -95,14 +95,14 @@ def _loss(summary: dict[str, Any]) -> float:
     return statistics.fmean(row["micro_loss"] for row in history(summary["run_dir"])[-TAIL:])
 
 
-def elapsed(schedule: Schedule, budget: float, seed: int, rounds: int, matching: float = MATCHING) -> np.ndarray:
+def elapsed(schedule: Activation, budget: float, seed: int, rounds: int, matching: float = MATCHING) -> np.ndarray:
     """Simulated time after 0 .. rounds iterations, (rounds + 1,): a step each, and the matchings one after another."""
     coins = Matchings(NETWORKS["matcha-8"](), budget, schedule).active(seed, torch.arange(rounds), 8)
     took = COMPUTE + matching * coins.double().sum(1).numpy()
     return np.concatenate([[0.0], np.cumsum(took)])
 
 
-def _time(schedule: Schedule, budget: float, target: float) -> Callable[[dict[str, Any]], float]:
+def _time(schedule: Activation, budget: float, target: float) -> Callable[[dict[str, Any]], float]:
     def measure(summary: dict[str, Any]) -> float:
         rows = history(summary["run_dir"])
         there = next((row["round"] for row in rows if row["micro_loss"] <= target), None)
@@ -250,7 +250,7 @@ def _page_of_plans() -> str:
     lines = ["# The plans behind MATCHA: connectivity, mixing weight, rho", ""]
     lines += ["lambda_2 of the expected Laplacian, the best alpha, and rho = |E[W^T W] - J| for three graphs, as"]
     lines += [
-        "`polycentric.matchings` finds them; in brackets the number computed beforehand by another program, where"
+        "`polycentric.topology.graphs.decomposition` finds them; in brackets the number computed beforehand by another program, where"
     ]
     lines += ["there is one. Made by `polycentric reproduce matcha`.", ""]
     lines += ["| graph | budget | lambda_2 | alpha | rho | rho, periodic |", "|---|---|---|---|---|---|"]

@@ -189,7 +189,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
             s=[6 + float(row["test_examples"]) / 8 for row in lines],
             alpha=0.4, linewidth=0, color=colour(2),
         )  # fmt: skip
-        right.axline((0, 0), slope=1, color="#999999", linewidth=0.8)
+        right.axline((0, 0), gradient=1, color="#999999", linewidth=0.8)
         right.set_xlim(0, 1.02)
         right.set_ylim(0, 1.02)
         right.set_xlabel("initial accuracy")

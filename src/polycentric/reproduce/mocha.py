@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cells import settings_of
-from ..clock import Delays, Load
 from ..data import Federation
-from ..errors import Mistake
-from ..loop import Run
-from ..record import Folder
+from ..errors import UsageError
+from ..parts.select import Everyone, Stragglers
 from ..report.curves import rows_of
 from ..report.figure import band, colour, panels
-from ..select import Everyone, Stragglers
+from ..runs.grid import settings_of
+from ..runs.loop import Run
+from ..runs.record import Folder
+from ..simulate.clock import Delays, Load
 from .table import Claim, Row, Table, Values
 
 ROUNDS = 200
@@ -154,7 +154,7 @@ def _draw_times(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str
                 axis.set_xlabel("simulated time, flops")
             axes[0, 0].set_ylabel("duality gap, sum over tasks")
             axes[0, -1].figure.legend(loc="outside lower center", ncols=3)
-    except Mistake:  # the data are not here: the figure stays as it was
+    except UsageError:  # the data are not here: the figure stays as it was
         return [(name, caption)] if (out / name).is_file() else []
     return [(name, caption)]
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..cells import Told, digest, finished, home, run_cells
-from ..config import Settings
-from ..errors import Mistake
+from ..errors import UsageError
 from ..report.curves import rows_of
+from ..runs.grid import Told, digest, finished, home, run_cells
+from ..runs.settings import Settings
 
 # From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
 Measure = Callable[[dict[str, Any]], float]
@@ -113,7 +113,7 @@ def reproduce_table(
     asked = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
     if not asked:
         there = "; ".join(row.setting for row in table.rows)
-        raise Mistake(f"no row of {table.name} has a setting with {' or '.join(only)}; there are: {there}")
+        raise UsageError(f"no row of {table.name} has a setting with {' or '.join(only)}; there are: {there}")
     wanted, parent = seeds or table.seeds, runs / (table.shares or table.name)
 
     def cell(row: Row, seed: int) -> Settings:
@@ -127,7 +127,7 @@ def reproduce_table(
         for row in table.rows
     }
     if not any(cells.values()):
-        raise Mistake(
+        raise UsageError(
             f"no run of {table.name} is finished in {parent}, so there is nothing to write: leave out --cached"
         )
     _nothing_lost(table, out, parent, {setting: len(mine) for setting, mine in cells.items()})
@@ -166,7 +166,7 @@ def _nothing_lost(table: Table, out: Path, parent: Path, numbers: Mapping[str, i
         return  # no page yet, or none of ours
     lost = [setting for setting, n in numbers.items() if before.get(setting, 0) > n]
     if lost:
-        raise Mistake(
+        raise UsageError(
             f"{path} has more runs than {parent} of {'; '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: "
             "writing it would lose them. Write elsewhere with --out, or run all rows with as many --seeds"
         )

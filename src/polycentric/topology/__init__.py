@@ -14,17 +14,22 @@ A client's model is always `down @ centers`; from one round to the next clients 
     Alone   up  the identity, down the identity                                                   .   .  1/3 2/3
 """
 
-from .cell_clusters import CellClusters
-from .cells import Cells, TwoLevel
-from .choice import Choice
-from .clusters import Clusters, Greeting, Seeding, inner_products, squared_distances
-from .graph import Gossip, Graph, Peers, metropolis, present, weights_for
-from .matchings import Matchings
+from .base import Topology
+from .cells.hierarchy import TwoLevel
+from .cells.several_models import CellClusters
+from .cells.weights import Cells
+from .clusters.assignment import Clusters
+from .clusters.candidates import Choice
+from .clusters.distances import inner_products, squared_distances
+from .clusters.newcomers import NewcomerAssignment
+from .clusters.seeding import Seeding
+from .clusters.splitting import Splitting, bipartition, similarities
+from .clusters.trimmed import TrimmedSeeding
+from .graphs.gossip import Gossip, Graph, Peers, metropolis, present, weights_for
+from .graphs.matchings import Matchings
+from .heads.duals import Duals
+from .heads.related import TaskGraph, TaskStar
 from .star import Alone, Star, Sums
-from .tasks import Duals, TaskGraph, TaskStar
-from .tree import Splitting, bipartition, similarities
-from .trimmed import TrimmedSeeding
-from .verbs import Topology
 
 __all__ = [
     "Alone",
@@ -35,8 +40,8 @@ __all__ = [
     "Duals",
     "Gossip",
     "Graph",
-    "Greeting",
     "Matchings",
+    "NewcomerAssignment",
     "Peers",
     "Seeding",
     "Splitting",

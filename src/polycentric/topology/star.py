@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..cohort import Cohort
 from ..errors import require
-from ..mixing import Mixing
-from ..stack import Layout, Stacks
-from .verbs import Topology
+from ..stacks.cohort import Cohort
+from ..stacks.mixing import Mixing
+from ..stacks.stack import Layout, Stacks
+from .base import Topology
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,130 @@
+"""Steps of a stack of clients in place, a layer at a time: for a GPU, where a row costs what it takes to read it.
+
+A model is one row, its layers are views of it. The gradient in a row is the gradients in its layers end to end, and to
+lay them so is a pass over all of them; another writes the row that follows. Here each layer is differentiated by
+itself, and moves its own columns of the row where they stand:
+
+    v <- beta v + g + weight_decay w           w <- w - lr v           g the gradient in a layer
+
+A penalty may depend on the row as such as well; then its gradient is added, layer by layer. What is carried is
+overwritten: whoever takes the first step of a stretch takes it on a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.func import grad
+
+from ...parts.optimizer import SGD, Momentum
+from ...stacks.stack import Stacks
+from ...tasks.task import Task, parameter_key
+from ..learner import Objective, UpdateSpec, moments_of
+from .launch import able, has_triton, on, power
+
+BLOCK = 1024  # numbers that a program moves
+
+
+def descend(task: Task, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
+    """One step; params and moments are overwritten, and returned."""
+    layouts = {name: task.layouts[name] for name in params if name in task.layouts}
+    layers = {parameter_key(k): v for name, layout in layouts.items() for k, v in layout.views(params[name]).items()}
+    whole = {name: w for name, w in params.items() if name not in layouts or not spec.through_task}
+    gradients = grad(lambda free: objective(params | free))(layers | whole)
+    new: Stacks = {}
+    for name, w in params.items():
+        mine, rest = moments_of(name, moments), gradients.get(name)
+        parts = [gradients[parameter_key(k)].reshape(-1) for k in layouts[name].names] if name in layouts else [rest]
+        if name in layouts and rest is not None:
+            sizes = layouts[name].sizes
+            parts = [part + more for part, more in zip(parts, rest.split(sizes), strict=True)]
+        w, *after = _Move.apply(Move(spec, tuple(mine)), w, lr, *mine.values(), *parts)  # type: ignore[no-untyped-call]
+        new[name] = w
+        new |= {f"{name}.{moment}": value for moment, value in zip(mine, after, strict=True)}
+    return new
+
+
+@dataclass(frozen=True)
+class Move:
+    """What moves a row: a way, and which moments come with it."""
+
+    spec: UpdateSpec
+    moments: tuple[str, ...]
+
+
+class _Move(Function):
+    """Moves rows (..., width) and their moments along a gradient given in parts (..., columns), end to end."""
+
+    @staticmethod
+    def forward(how: Move, w: Tensor, lr: Tensor, *others: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        n = len(how.moments)
+        moments, parts = dict(zip(how.moments, others[:n], strict=True)), others[n:]
+        (by_kernel if _by_kernel(how, w, *moments.values(), *parts) else by_torch)(how, w, lr, moments, parts)
+        return (w, *moments.values())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_dirty(inputs[1], *inputs[3 : 3 + len(inputs[0].moments)])
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], how: Move, w: Tensor, lr: Tensor, *others: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        stacks = [
+            t[None].expand(info.batch_size, *t.shape) if axis is None else t.movedim(axis, 0)
+            for t, axis in zip((w, lr, *others), in_dims[1:], strict=True)
+        ]
+        moved = _Move.apply(how, *stacks)  # type: ignore[no-untyped-call]
+        return moved, (0,) * (1 + len(how.moments))
+
+
+def by_torch(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Tensor, ...]) -> None:
+    """Any rule, a part at a time; moments that are no rows, such as a count of steps, belong to all parts."""
+    rule, decay = how.spec.rule, how.spec.weight_decay
+    rows = [moment for moment, v in moments.items() if v.shape == w.shape]
+    after, first = moments, 0
+    for part in parts:
+        at = slice(first, first := first + part.shape[-1])
+        here = w[..., at]
+        step, after = rule.update(
+            part + decay * here if decay else part,
+            {moment: v[..., at] if moment in rows else v for moment, v in moments.items()},
+        )
+        here.addcmul_(step, lr[..., None], value=-1)
+        for moment in rows:
+            moments[moment][..., at] = after[moment]
+    for moment in after.keys() - set(rows):
+        moments[moment].copy_(after[moment])
+
+
+def by_kernel(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Tensor, ...]) -> None:
+    """SGD, with momentum or without: one pass over each part, by our kernel."""
+    from . import kernels
+
+    rule, decay = how.spec.rule, how.spec.weight_decay
+    beta = rule.beta if isinstance(rule, Momentum) else 0.0
+    rows = w.view(-1, w.shape[-1]) if w.dim() == 1 else w
+    lr, v = lr.reshape(-1).contiguous(), moments.get("velocity", w).view_as(rows)
+    first = 0
+    for part in parts:
+        n = part.shape[-1]
+        at = slice(first, first := first + n)
+        g = part.reshape(len(rows), n)
+        g = g if g.stride(1) == 1 or n == 1 else g.contiguous()
+        block = min(BLOCK, max(32, power(n)))
+        tiles = -(-n // block)
+        with on(w):
+            kernels.move[(tiles * len(rows),)](
+                *(rows[:, at], v[:, at], g, lr, n, tiles, rows.stride(0), v.stride(0), g.stride(0)),
+                *(beta, decay, bool(moments), decay != 0, block),
+            )
+
+
+def _by_kernel(how: Move, w: Tensor, *others: Tensor) -> bool:
+    rule = how.spec.rule
+    known = isinstance(rule, SGD | Momentum) and rule.lr == 1
+    return known and w.dim() <= 2 and has_triton() and able(w) and all(t.dtype == torch.float32 for t in (w, *others))

@@ -1,0 +1,107 @@
+"""The two interfaces of local work: what a client does (`Learner`), and who runs it (`Executor`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..parts.optimizer import Rule
+from ..stacks.cohort import Cohort
+from ..stacks.stack import Stacks
+from ..tasks.task import Batch as Batch
+from ..tasks.task import Task
+from .batches import Plan
+
+Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
+Gradient = Callable[[Objective, Stacks], Stacks]
+
+
+class UpdateSpec(NamedTuple):
+    """How to go down an objective: w <- w - lr update(gradient + weight_decay w), by a rule of rate one."""
+
+    rule: Rule
+    weight_decay: float = 0.0
+    through_task: bool = False  # the objective reads params through the task only, and never a row as such
+
+
+Descent = Callable[[Objective, Stacks, Stacks, Tensor, UpdateSpec], Stacks]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """What a learner may use while it is at one client."""
+
+    task: Task
+    gradient: Gradient  # (objective, params) -> the gradient of objective at params
+    descent: Descent | None = None  # a faster way to `descend`, which may overwrite what it is given
+
+    def descend(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
+        """Params and moments ({name.moment}) after a step. Carried ones only: they may be overwritten."""
+        if self.descent is not None:
+            return self.descent(objective, params, moments, lr, spec)
+        return stepped(self.gradient(objective, params), params, moments, lr, spec)
+
+
+def stepped(gradient: Stacks, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
+    """Params and moments after a step along the gradient; nothing is overwritten."""
+    new: Stacks = {}
+    for name, w in params.items():
+        g = gradient[name] + spec.weight_decay * w if spec.weight_decay else gradient[name]
+        step, after = spec.rule.update(g, moments_of(name, moments))
+        new[name] = torch.addcmul(w, step, lr, value=-1)  # one pass over the row
+        new |= {f"{name}.{moment}": value for moment, value in after.items()}
+    return new
+
+
+def moments_of(name: str, moments: Stacks) -> Stacks:
+    """The moments of one name."""
+    return {key.removeprefix(f"{name}."): v for key, v in moments.items() if key.startswith(f"{name}.")}
+
+
+class Learner(ABC):
+    """A scan over a client's batches. `begin` and `end` see the whole block, `step` sees one client."""
+
+    passes: float = 1.0  # what an example costs, in gradients of its loss
+
+    def keeps(self, like: Tensor) -> Stacks:
+        """Names the client keeps for this learner, {name: (1, width)}, as they are at the beginning."""
+        return {}
+
+    def keeps_each(self, like: Tensor, largest: int, n_outputs: int) -> Stacks:
+        """Names the client keeps with numbers for each example and output, {name: (1, largest * n_outputs)}."""
+        return {}
+
+    @abstractmethod
+    def plan(self, cohort: Cohort) -> Plan:
+        """How many steps every client takes, and on how many examples each."""
+
+    def work(self, cohort: Cohort) -> Plan:
+        """What the steps cost, for a clock: the plan, where a step is a step."""
+        return self.plan(cohort)
+
+    @abstractmethod
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """What is carried from step to step, (block, ...)."""
+
+    @abstractmethod
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """One step of one client: everything without the client axis. `carry` is its own, `row` is not."""
+
+    @abstractmethod
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The rows this learner has changed, (block, width)."""
+
+
+class Executor(Protocol):
+    """Runs learners, and predicts, at every client of a block."""
+
+    def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The rows that the learner changed, (block, width)."""
+
+    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
+        """Every client's model on its own examples (block, batch, *shape): (block, batch, outputs)."""

@@ -1,0 +1,309 @@
+"""Who takes part: a selection sees what it remembers and everyone who has data, and picks a cohort."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import require
+from ..learn import Learner, Value
+from ..stacks.cohort import Cohort
+from ..stacks.draw import smallest, some_of, uniform
+from ..stacks.stack import Stacks
+
+MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
+FEW = 20  # of very many, one in so many or fewer: a permutation of more takes longer than a draw for everyone
+
+
+class Select(ABC):
+    """Picks the cohort of an exchange."""
+
+    @property
+    def learn(self) -> tuple[Learner, ...]:
+        """What clients must find out for it before they train."""
+        return ()
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Names of what they tell it."""
+        return ()
+
+    @abstractmethod
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Some of everyone."""
+
+    def within(self, cells: Any) -> Select:
+        """The same for a method's cells, where they matter."""
+        return self
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """What the selection must remember from round to round, as it is at the beginning."""
+        return {}
+
+    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
+        """Rows of memory (cohort, ...), from what the clients told."""
+        return {}
+
+    def missed(self, cohort: Cohort) -> Stacks:
+        """Rows of memory (cohort, ...) of clients that were asked and whose answer did not come."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Everyone(Select):
+    """All clients that have data, every time."""
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Everyone."""
+        return everyone
+
+
+@dataclass(frozen=True)
+class Uniform(Select):
+    """`n` clients, or a `share` of them, without replacement, all equally likely.
+
+    Of more than MANY clients, those at the places that a keyed permutation gives: a round then does not cost more the
+    more there are, and who is drawn hangs together with how many there are.
+    """
+
+    n: int | None = None
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            (self.n is None) != (self.share is None),
+            "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)",
+        )
+        require(self.n is None or self.n >= 1, f"Uniform.n must be at least 1, got {self.n}")
+        require(self.share is None or 0 < self.share <= 1, f"Uniform.share must be in (0, 1], got {self.share}")
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """The clients with the smallest draws, in order of their numbers; of very many, some by a permutation."""
+        wanted = self.n if self.n is not None else max(1, round((self.share or 0) * len(everyone)))
+        if wanted > len(everyone):
+            warnings.warn(
+                f"{wanted} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
+                stacklevel=2,
+            )
+        if len(everyone) > MANY and wanted * FEW <= len(everyone):
+            return everyone[some_of(len(everyone), wanted, *everyone.key, "select")]
+        return everyone[smallest(wanted, *everyone.key, "select", everyone.index)]
+
+
+@dataclass(frozen=True)
+class Poisson(Select):
+    """Every client takes part with probability `rate`, by itself; the cohort may be empty."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.rate <= 1, f"Poisson.rate must be in (0, 1], got {self.rate}")
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """A coin for every client."""
+        return everyone[uniform(*everyone.key, "select", everyone.index) < self.rate]
+
+
+@dataclass(frozen=True)
+class Churn(Select):
+    """Clients go away for several rounds and come back, each by itself.
+
+        there -> away  with probability  away / (1 - away) / rounds,        away -> there  with  1 / rounds
+
+    so that a share `away` of the clients is away on average, for `rounds` rounds at a time. Where a client is follows
+    from (seed, round, client), so nothing is remembered.
+
+    Reduces to:  `Everyone()` with away = 0; independent coins, as `Poisson(1 - away)`, with rounds = 1 / (1 - away).
+    """
+
+    away: float = 0.2
+    rounds: float = 5.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.away < 1, f"Churn.away is a share of the clients in [0, 1), got {self.away}")
+        least = 1 / (1 - self.away)
+        require(
+            least <= self.rounds * (1 + 1e-9) and self.rounds < math.inf,
+            f"Churn.rounds must be at least 1 / (1 - away) = {least:.4g}, where clients come and go by chance, "
+            f"got {self.rounds}",
+        )
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Those who are there."""
+        return everyone[self.there(everyone.seed, everyone.round, everyone.index)]
+
+    def there(self, seed: int, round: int, index: Tensor) -> Tensor:
+        """Which of these clients are there in a round, (clients,) bool; the same whoever else is asked about."""
+        leave, back = self.away / (1 - self.away) / self.rounds, 1 / self.rounds
+        # One uniform number moves both chains: u < leave sends whoever is there away, u > 1 - back brings whoever is
+        # away back. So the newest round with either decides, and a look back over the rounds since it is enough.
+        there = uniform(seed, "churn", index) >= self.away
+        known = torch.zeros(len(index), dtype=torch.bool)
+        for past in range(round, 0, -1):
+            u = uniform(seed, past, "churn", index)
+            gone, came = ~known & (u < leave), ~known & (u > 1 - back)
+            there = (there & ~gone) | came
+            known |= gone | came
+            if bool(known.all()):
+                break
+        return there
+
+
+@dataclass(frozen=True)
+class Active(Select):
+    """Prefer clients whose loss was high when they last took part (Active FL).
+
+        v_k = sqrt(n_k) F_k(w)        told by client k when it trains; it ages until k trains again
+
+    The floor(alpha1 m) clients of least value are passed over; (1 - alpha3) n of the cohort are drawn without
+    replacement with p_k ~ exp(alpha2 v_k), by adding Gumbel noise to alpha2 v_k and taking the largest, which
+    cannot overflow; the rest are drawn uniformly from those left. Clients that have not told a value yet come
+    first, in random order; a value that is not finite never wins.
+
+    `weigh`: divide a client's weight by its chance to be drawn, 1 - (1 - p_k)^n, so that the mean estimates
+    the mean over all clients again; the plain draw is biased towards high losses.
+
+    Symbols:     alpha1 = `ignore`, alpha2 = `sharpness`, alpha3 = `explore`, n = `n`.
+    Reduces to:  `Uniform(n)` with explore = 1, or with ignore = sharpness = 0; the n highest values as sharpness
+                 grows with ignore = explore = 0. Adding a constant to all values changes nothing.
+    Beware:      it chases label noise, and the value itself tells something about the client's data.
+    Reference:   Goetz et al., Active federated learning, 2019, https://arxiv.org/abs/1909.12641
+    """
+
+    n: int
+    ignore: float = 0.75
+    sharpness: float = 0.01
+    explore: float = 0.1
+    weigh: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.n >= 1, f"Active.n must be at least 1, got {self.n}")
+        require(0 <= self.ignore < 1, f"Active.ignore must be in [0, 1), got {self.ignore}")
+        require(0 <= self.sharpness < math.inf, f"Active.sharpness must not be negative, got {self.sharpness}")
+        require(0 <= self.explore <= 1, f"Active.explore must be in [0, 1], got {self.explore}")
+
+    @property
+    def learn(self) -> tuple[Learner, ...]:
+        """The value, at the model received."""
+        return (Value(),)
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """The value."""
+        return ("value",)
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """The last value of every client, and the round it is from (-1: none yet)."""
+        return {
+            "value": torch.zeros(n_clients, dtype=torch.float64),
+            "value_round": torch.full((n_clients,), -1, dtype=torch.int64),
+        }
+
+    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
+        """Fresh values."""
+        when = torch.full((len(cohort),), cohort.round, dtype=torch.int64)
+        return {"value": sent["value"][:, 0].double(), "value_round": when}
+
+    def missed(self, cohort: Cohort) -> Stacks:
+        """Asked, and worth nothing: it must not come first for ever."""
+        return self.note(cohort, {"value": torch.full((len(cohort), 1), math.nan)})
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Most by value, some at random."""
+        n = min(self.n, len(everyone))
+        if self.n > len(everyone):
+            warnings.warn(
+                f"{self.n} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
+                stacklevel=2,
+            )
+        score = self.scores(memory, everyone)
+        race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
+        by_value = race.argsort(descending=True, stable=True)[: round((1 - self.explore) * n)]
+        by_value = by_value[score[by_value] > -math.inf]  # fewer survivors than wanted: the rest come by chance
+        left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, 2.0)
+        chosen = torch.cat([by_value, left.argsort()[: n - len(by_value)]]).sort().values
+        cohort = everyone[chosen]
+        if not self.weigh:
+            return cohort
+        p = torch.softmax(score, 0).nan_to_num(0.0)
+        p = (1 - self.explore) * p + self.explore / len(everyone)
+        chance = 1 - (1 - p[chosen]) ** n
+        return replace(cohort, count=n / (len(everyone) * chance.clamp(min=1e-12)))
+
+    def scores(self, memory: Stacks, everyone: Cohort) -> Tensor:
+        """alpha2 v_k; minus infinity for those passed over, more than anybody's for those never asked."""
+        value, when = memory["value"][everyone.index].double(), memory["value_round"][everyone.index]
+        known = when >= 0
+        fine = known & value.isfinite()
+        ranked = torch.where(known, torch.where(fine, value, -math.inf), math.inf)
+        passed_over = ranked.argsort(stable=True)[: int(self.ignore * len(everyone) + 1e-9)]
+        top = value[fine].max() if bool(fine.any()) else 0.0  # before multiplying, so that nothing overflows
+        score = torch.where(fine, self.sharpness * (value - top), -math.inf).index_fill(0, passed_over, -math.inf)
+        first = torch.full_like(score, 1e6)  # beyond any Gumbel noise
+        return torch.where(known, score, first)
+
+
+class Around(Select):
+    """A selection around another one, `of`: what that one asks, is told and remembers goes through."""
+
+    of: Select
+
+    def within(self, cells: Any) -> Select:
+        """The inner selection for a method's cells."""
+        inner = self.of.within(cells)
+        return self if inner is self.of else replace(self, of=inner)  # type: ignore[type-var]
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """What the inner selection remembers."""
+        return self.of.remembers(n_clients)
+
+    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
+        """What the inner selection notes."""
+        return self.of.note(cohort, sent)
+
+    def missed(self, cohort: Cohort) -> Stacks:
+        """What the inner selection makes of it."""
+        return self.of.missed(cohort)
+
+    @property
+    def learn(self) -> tuple[Learner, ...]:
+        """What the inner selection wants."""
+        return self.of.learn
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """What the inner selection is told."""
+        return self.of.tells
+
+
+@dataclass(frozen=True)
+class Stragglers(Around):
+    """A `share` of the cohort is slow: it does only part of its work, or is dropped (`drop`).
+
+    A slow client's effort u is uniform on (0, 1], so that ceil(u E) epochs are uniform on 1 .. E. FedAvg
+    waits for nobody and drops them, FedProx takes what they have done (Li et al., MLSys 2020).
+    """
+
+    of: Select
+    share: float
+    drop: bool = False
+    least: float = 0.0  # of the work, that even the slowest does (MOCHA: 0.1)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 1, f"Stragglers.share must be in [0, 1], got {self.share}")
+        require(0 <= self.least <= 1, f"Stragglers.least must be in [0, 1], got {self.least}")
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """The inner cohort, slowed down."""
+        cohort = self.of(memory, everyone)
+        slow = torch.zeros(len(cohort), dtype=torch.bool)
+        slow[uniform(*cohort.key, "slow", cohort.index).argsort()[: round(self.share * len(cohort))]] = True
+        done = self.least + (1 - self.least) * uniform(*cohort.key, "effort", cohort.index)
+        effort = torch.where(slow, done, cohort.effort)
+        return cohort[~slow] if self.drop else replace(cohort, effort=effort)

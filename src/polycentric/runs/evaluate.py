@@ -1,0 +1,302 @@
+"""Evaluation stands beside the round: receive, perhaps learn a little more, mix nothing.
+
+A client's model is always `down @ centers` together with what it keeps; its score is on its own examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from scipy.sparse import coo_array
+from torch import Tensor
+
+from ..simulate.clients import Simulation
+from ..stacks.cohort import Cohort
+from ..data import Split
+from ..learn import Gradient, Train
+from ..method import Exchange, Method, State
+from .metrics import Scores, score
+from ..round import opened, receive
+from ..stacks.stack import Stacks, to_device_of, take, write
+from ..topology import inner_products
+
+CHUNK = 4096  # examples of one model at once
+FEW = 1000  # centers whose inner products are all computed
+MOST = 1 << 22  # products of two centers' numbers at once
+COLUMNS = 1 << 14  # parameters widened at once, of all models
+RECTANGLE = 1 << 14  # examples of a block of models at once
+
+
+def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
+    """Every client's score on its part of `split`, before or after some local training of its own."""
+    classes, device = clients.federation.classes, split.x.device
+    losses = torch.zeros(len(split), dtype=torch.float64, device=device)
+    predicted = torch.zeros(len(split), dtype=torch.int64, device=device)
+    margin = torch.zeros_like(losses)
+    state = assign_newcomers(method, state, clients)
+    for index, outputs in _predictions(method, state, clients, split, fine_tune):  # this rank's share
+        losses[index] = clients.task.loss(outputs, clients.task.targets(split.y[index])).double()
+        predicted[index] = outputs.argmax(-1)
+        if len(classes) == 2:
+            margin[index] = outputs[..., 1].double() - outputs[..., 0].double()
+    losses, predicted, margin = losses.cpu(), predicted.cpu(), margin.cpu()  # a GPU is waited for once
+    clients.ranks.add(losses, predicted, margin)
+    return score(
+        predicted.numpy() if classes else None,
+        split.y.cpu().numpy(),
+        losses.numpy(),
+        split.owner.cpu().numpy(),
+        clients.federation.n_clients,
+        len(classes),
+        margin.numpy() if len(classes) == 2 else None,
+    )
+
+
+def optimistic(method: Method, state: State, clients: Simulation, split: Split) -> tuple[Scores, Scores] | None:
+    """Scores that LOOK AT THE TEST LABELS to choose a model: never a result, only a measure of somebody's optimism.
+
+        for every client   a_i  =  max_k  accuracy of center k on client i's examples of `split`
+        for all at once    a_i  =  accuracy of center k*,   k* = argmax_k  sum_i n_i a_i(k) / sum_i n_i
+
+    A published program reports its many centers under the second rule. Beside the score under every client's own
+    center, `optimistic` says how much of a difference between methods such a choice makes. Nothing may be chosen,
+    tuned or stopped by it. With one center all three are the same. None where clients share no whole models:
+    each is its own center, or keeps a part for itself.
+    """
+    exchange = method.at(state.round)[-1]
+    if (
+        exchange.topology.at_home
+        or state.kept.keys() & set(clients.task.names)
+        or not clients.federation.classes
+        or not len(split)
+    ):
+        return None
+    centers, n = state.centers["model"], clients.federation.n_clients
+    owner, labels = split.owner.cpu(), split.y.cpu()
+    predicted = torch.zeros(len(centers), len(split), dtype=torch.int64)
+    losses = torch.zeros(len(centers), len(split), dtype=torch.float64)
+    with torch.no_grad():
+        for k, row in enumerate(centers):
+            for index in torch.split(torch.arange(len(split)), CHUNK):
+                there = index.to(split.x.device)
+                outputs = clients.task.predict({"model": row}, clients.task.inputs(split.x[there]))
+                predicted[k, index] = outputs.argmax(-1).cpu()
+                losses[k, index] = clients.task.loss(outputs, clients.task.targets(split.y[there])).double().cpu()
+    right = (predicted == labels).double()
+    every = torch.arange(len(split))
+    by_client = torch.zeros(len(centers), n, dtype=torch.float64).index_add_(1, owner, right)  # ties: the lowest number
+
+    def chosen(center: Tensor) -> Scores:
+        picked, lost = predicted[center, every].numpy(), losses[center, every].numpy()
+        return score(picked, labels.numpy(), lost, owner.numpy(), n, len(clients.federation.classes))
+
+    return chosen(by_client.argmax(0)[owner]), chosen(right.mean(1).argmax().expand(len(split)))
+
+
+def assign_newcomers(method: Method, state: State, clients: Simulation) -> State:
+    """The state in which everybody has found a place, also those who are held out of training.
+
+    An exchange that sends nothing to be mixed only finds out something about its clients: here it is done for all who
+    have training examples, and forgotten again.
+    """
+    for exchange in method.at(state.round):
+        if not exchange.sends:
+            everyone = all_clients(clients, state)
+            cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
+            notes = [
+                (a.block.index, exchange.topology.place(state.memory, a.block, state.centers, a.sent))
+                for a in clients.answers(exchange, state, cohort)
+            ]
+            state = replace(state, memory=write(state.memory, notes))
+    return state
+
+
+def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
+    """How unlike the clients' gradients are at the models in use: 1/m sum_k |grad F_k - grad F|^2.
+
+    grad F = sum_k p_k grad F_k with p_k by data size. Zero for identical clients; FedProx's measure of heterogeneity.
+    """
+    exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
+    everyone = everyone[~clients.attackers[everyone.index]]
+    share = everyone.weights / everyone.weights.sum()
+    squares, plain, mean = 0.0, torch.zeros(1), torch.zeros(1)
+    place = torch.full((clients.federation.n_clients,), -1)
+    place[everyone.index] = torch.arange(len(everyone))
+    for block in everyone.blocks(clients.block_size):
+        rows = _held(exchange, state, clients, block)
+        gradients = clients.run(Gradient(), rows, block)["gradient"].double().cpu()
+        squares += float(gradients.square().sum())
+        plain = plain + gradients.sum(0)
+        mean = mean + share[place[block.index]] @ gradients
+    m = len(everyone)
+    return max(0.0, (squares - 2 * float(plain @ mean)) / m + float(mean @ mean))
+
+
+def consensus(method: Method, state: State, clients: Simulation) -> float | None:
+    """How far apart the models of those who train are, |(I - J) W|_F; None where centers do not live at clients.
+
+    In float64, some columns at a time.
+    """
+    if not method.at(state.round)[-1].topology.at_home:
+        return None
+    rows, who = state.centers["model"], clients.everyone(state.round).index.to(state.centers["model"].device)
+    squares = torch.zeros((), dtype=torch.float64, device=rows.device)
+    for first in range(0, rows.shape[1], COLUMNS):
+        part = rows[who, first : first + COLUMNS].double()
+        squares += (part - part.mean(0)).square().sum()
+    return float(squares.sqrt())
+
+
+def average(method: Method, state: State, clients: Simulation, split: Split) -> dict[str, float]:
+    """The plain mean of all centers as one model, scored on everybody's examples; empty where it would mean nothing.
+
+    It means something where several centers work towards one model (`topology.averages`) and all of it travels. An edge
+    that has heard nobody in all rounds is left out: its model is the one it began with.
+    """
+    if not _one_model(method, state, clients) or not len(split):
+        return {}
+    rows = state.centers["model"]
+    learned = state.memory.get("learned")
+    if learned is not None and bool(learned.any()):
+        rows = rows[learned.to(rows.device)]
+    loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
+    found = {"average_loss": float(loss.mean())}
+    return found | ({"average_accuracy": float(right.double().mean())} if clients.federation.classes else {})
+
+
+class EdgeScores(NamedTuple):
+    """How well every center's own model does."""
+
+    everywhere: Tensor  # (centers,) accuracy on everybody's examples
+    at_home: Tensor  # (centers,) accuracy on the examples of the clients that hear it; NaN where nobody has any
+
+
+def edge_scores(method: Method, state: State, clients: Simulation, split: Split) -> EdgeScores | None:
+    """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
+    if not _one_model(method, state, clients) or not len(split) or not clients.federation.classes:
+        return None
+    receiver, sender, _ = (
+        method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model").links
+    )
+    owner, everywhere, at_home = split.owner.cpu(), [], []
+    for center, row in enumerate(state.centers["model"]):
+        _, right = _outcome(clients, split, row)
+        mine = torch.zeros(clients.federation.n_clients, dtype=torch.bool)
+        mine[receiver[sender == center]] = True
+        everywhere.append(right.double().mean())
+        at_home.append(right[mine[owner]].double().mean())
+    return EdgeScores(torch.stack(everywhere), torch.stack(at_home))
+
+
+def disagreement(method: Method, state: State, clients: Simulation) -> float:
+    """How far the clients' models are apart: Q = 1/m sum_k |w_k - mean of w|^2, with W = down @ centers.
+
+    With B = down^T down / m, which has an entry where two centers share a client, and d the mean row of `down`:
+
+        Q = sum_ij B_ij <c_i, c_j> - |sum_i d_i c_i|^2
+
+    about the mean of the centers c, in float64, from all their inner products where they are few, and only from those
+    that B asks for where they are many. No client's model is formed.
+    """
+    everyone = all_clients(clients, state)
+    down = method.at(state.round)[-1].topology.down(state.memory, everyone, "model")
+    receiver, sender, weight = down.links
+    weight = weight / down.total[receiver]
+    table = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=down.shape).tocsr()
+    both, mean = (table.T @ table / len(everyone)).tocoo(), table.sum(0) / len(everyone)
+    rows = state.centers[down.of or "model"]
+    if len(rows) <= FEW:
+        gram, apart = inner_products(rows).cpu().numpy(), both.toarray() - mean[:, None] * mean
+        return max(0.0, float((gram * apart).sum()))
+    i, j, weight, mean = (torch.as_tensor(part, device=rows.device) for part in (*both.coords, both.data, mean))
+    total = torch.zeros((), dtype=torch.float64, device=rows.device)
+    for part in torch.split(rows, max(1, MOST // len(i)), 1):
+        about = part.double() - part.mean(0, dtype=torch.float64)
+        total += weight @ (about[i] * about[j]).sum(1) - (mean @ about).square().sum()
+    return max(0.0, float(total))
+
+
+def _one_model(method: Method, state: State, clients: Simulation) -> bool:
+    exchange = method.at(state.round)[-1]
+    whole = not exchange.unpack and not state.kept.keys() & set(clients.task.names)
+    return exchange.topology.averages and len(state.centers["model"]) > 1 and whole
+
+
+@torch.no_grad()
+def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
+    """(loss, whether it is right) of one model on every example of a split."""
+    losses, right = [], []
+    for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
+        outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
+        losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())
+        right.append(outputs.argmax(-1) == y)
+    return torch.cat(losses).cpu(), torch.cat(right).cpu()
+
+
+@torch.no_grad()
+def _predictions(
+    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(positions in the split, outputs there), every example of this rank's share once."""
+    exchange = method.at(state.round)[-1]
+    everyone = all_clients(clients, state)
+    everyone = everyone[(split.sizes > 0)]
+    down = exchange.topology.down(state.memory, everyone, "model")
+    personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1
+    if down.form == "gather" and not personal:
+        # Clients of one center share a model: one pass over all their examples, no stack.
+        centers = torch.full((clients.federation.n_clients,), -1)
+        centers[everyone.index] = down.links.sender
+        center_of = centers[split.owner.cpu()]
+        chunks = [
+            (center, index)
+            for center in torch.unique(down.links.sender).tolist()
+            for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK)
+        ]
+        for center, index in clients.ranks.mine(chunks):
+            row, index = {"model": state.centers["model"][center]}, to_device_of(split.x, index)
+            yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
+        return
+    by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
+    for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
+        rows = _held(exchange, state, clients, block)
+        trainable = block.sizes > 0
+        if fine_tune is not None and bool(trainable.any()):
+            rows = rows | {"start": rows["model"]}
+            tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
+            rows = rows | {n: _where(rows[n], trainable, new) for n, new in tuned.items()}
+        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
+
+
+def _held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
+    """What clients have before they learn."""
+    kept = take(state.kept, block.index, clients.task.device)
+    return opened(exchange, kept | receive(exchange, state, block), clients.run, block)
+
+
+def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
+    sizes, first = split.sizes[block.index], split.first[block.index]
+    width = max(1, RECTANGLE // len(block))
+    for begin in range(0, int(sizes.max()), width):
+        place = begin + torch.arange(min(width, int(sizes.max()) - begin))
+        valid = place < sizes[:, None]
+        index = to_device_of(split.x, torch.where(valid, first[:, None] + place, 0))
+        outputs = clients.run.outputs(rows, clients.task.inputs(split.x[index]))
+        real = to_device_of(split.x, valid.flatten().nonzero()[:, 0])
+        yield index.flatten()[real], outputs.flatten(0, 1)[real]
+
+
+def all_clients(clients: Simulation, state: State) -> Cohort:
+    """Everybody, with or without training data, held out or not."""
+    sizes = clients.federation.train.sizes
+    effort = torch.ones(len(sizes), dtype=torch.float64)
+    return Cohort(torch.arange(len(sizes)), sizes, effort, len(sizes), clients.seed, state.round)
+
+
+def _where(rows: Tensor, which: Tensor, new: Tensor) -> Tensor:
+    out = rows.clone()
+    out[which.to(rows.device)] = new
+    return out

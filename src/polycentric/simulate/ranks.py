@@ -1,0 +1,285 @@
+"""Several processes as one simulation: `torchrun --nproc-per-node 4 -m polycentric run ...`.
+
+Every rank holds the data and the state, and learns its share of a cohort's blocks. The answers then go from the rank
+that has them to all others, in the order of the blocks, so that every rank mixes the same rows in the same order as one
+process would:
+
+    rank 0   learn 0, 3 |  0 -> all   1 <-      2 <-      3 -> all  | mix 0 1 2 3
+    rank 1   learn 1, 2 |  0 <-       1 -> all  2 -> all  3 <-      | mix 0 1 2 3
+
+So nothing in a method, a topology or a round knows of ranks, what clients keep and what centers remember is the same
+everywhere, and the bits are those of one process with the same blocks. The price: every rank receives every row once.
+
+Only tensors travel, as bytes, and short JSON texts; nothing is ever pickled. Before rows there is always a header over
+the host's sockets: a rank that has died is missed there at once, and a silent one after `wait` seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from importlib import import_module
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import Lost, OtherRankFailed, UsageError, require
+from ..method import State
+from ..round import Answer
+from ..stacks.cohort import Cohort
+from ..stacks.stack import Stacks
+
+Part = TypeVar("Part")
+Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
+
+AHEAD = 4  # blocks a rank learns before answers are passed on: bounds what it holds, and evens out unequal blocks
+HEADER = 1 << 10  # bytes of a text that travel in one message
+PIECE = 1 << 26  # bytes of a tensor sent at once
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is. `Ranks()` is one process alone: nothing is sent."""
+
+    rank: int = 0
+    size: int = 1
+    wait: float = 600.0  # seconds without a word before another rank counts as lost
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes the folder and speaks; the others are silent."""
+        return self.rank == 0
+
+    # -- what is shared out --------------------------------------------------------------------------------
+
+    def answers(
+        self, blocks: Sequence[Cohort], learn: Callable[[Sequence[Cohort]], Iterator[Answer]]
+    ) -> Iterator[Answer]:
+        """The answers of all blocks in their order; each is learned by one rank only."""
+        if self.size == 1:
+            yield from learn(blocks)
+            return
+        for begin in range(0, len(blocks), AHEAD * self.size):
+            some = blocks[begin : begin + AHEAD * self.size]
+            owners = dealt([float((block.sizes * block.effort).sum()) for block in some], self.size)
+            mine = [block for block, owner in zip(some, owners, strict=True) if owner == self.rank]
+            learned = list(learn(mine))[::-1]
+            for block, owner in zip(some, owners, strict=True):
+                yield self._passed_on(learned.pop() if owner == self.rank else None, block, owner)
+
+    def mine(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """This rank's share of some parts."""
+        return parts[self.rank :: self.size]
+
+    def add(self, *parts: Tensor) -> None:
+        """Put together tensors of which every rank has filled in its share, and has zeros elsewhere; in place."""
+        for part in parts if self.size > 1 else ():
+            with self._heard():
+                dist.all_reduce(part)
+
+    def _passed_on(self, answer: Answer | None, block: Cohort, owner: int) -> Answer:
+        """From the rank that has an answer to all others."""
+        parts: dict[str, Stacks] = {}
+        if answer is not None:
+            parts = {"sent": answer.sent, "kept": answer.kept}
+            if len(answer.block) < len(block):  # who sent a number that is not finite is left out
+                parts["block"] = {"good": torch.isin(block.index, answer.block.index)}
+        parts = self.stacks(parts, owner)
+        arrived = block[parts["block"]["good"]] if "block" in parts else block
+        return answer or Answer(arrived, parts["sent"], parts["kept"])
+
+    # -- what the first rank has read ----------------------------------------------------------------------
+
+    def text(self, text: str = "", source: int = 0) -> str:
+        """A text of one rank's, at all of them."""
+        if self.size == 1:
+            return text
+        raw = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.zeros(0).byte()
+        first = torch.zeros(HEADER + 8, dtype=torch.uint8)
+        if self.rank == source:
+            first[:8] = torch.tensor([len(raw)]).view(torch.uint8)
+            first[8 : 8 + len(raw)] = raw[:HEADER]
+        self._send(first, source)
+        n = int(first[:8].clone().view(torch.int64))
+        rest = raw[HEADER:] if self.rank == source else torch.zeros(max(0, n - HEADER), dtype=torch.uint8)
+        self._send(rest, source)
+        return torch.cat([first[8 : 8 + min(n, HEADER)], rest]).numpy().tobytes().decode()
+
+    def stacks(self, parts: dict[str, Stacks], source: int = 0, empty: Empty | None = None) -> dict[str, Stacks]:
+        """Named stacks of one rank's, at all of them and on the same kind of device.
+
+        `empty` makes the tensor that one is received into, where that is not simply memory.
+        """
+        if self.size == 1:
+            return parts
+        names = {
+            part: {name: [str(t.dtype)[6:], t.device.type, *t.shape] for name, t in stacks.items()}
+            for part, stacks in parts.items()
+        }
+        names = json.loads(self.text(json.dumps(names), source))
+        out: dict[str, Stacks] = {}
+        for part, stacks in names.items():
+            out[part] = {}
+            for name, (kind, device, *shape) in stacks.items():
+                if self.rank == source:
+                    there = parts[part][name]
+                else:
+                    make = empty if empty is not None and device == "cpu" else _empty_on(device)
+                    there = make(tuple(shape), getattr(torch, kind))
+                self._send(there, source)
+                out[part][name] = there
+        return out
+
+    def state(self, state: State, empty: Empty | None = None) -> State:
+        """The first rank's state, at all ranks."""
+        if self.size == 1:
+            return state
+        parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
+        found = self.stacks(parts, 0, empty)
+        return replace(state, **found, round=int(self.text(str(state.round))))
+
+    # -- keeping together ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Everybody gets through, or nobody does: then the lowest rank that could not says why, for all.
+
+        Nothing inside may be a conversation between ranks.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        if self.size > 1:
+            failed = torch.zeros(self.size, dtype=torch.int64)
+            failed[self.rank] = failure is not None
+            self.add(failed)
+            if bool(failed.any()) and int(failed.nonzero()[0]) != self.rank:
+                raise OtherRankFailed(f"rank {int(failed.nonzero()[0])} could not go on") from failure
+        if failure is not None:
+            raise failure
+
+    def check(self, state: State) -> None:
+        """Refuse to go on where ranks have come to different centers: their machines round differently."""
+        if self.size == 1:
+            return
+        mine = torch.tensor([_sum_of_bits(rows) for _, rows in sorted(state.centers.items())])
+        theirs = mine.clone()
+        self._send(theirs, 0)
+        require(
+            torch.equal(mine, theirs),
+            f"rank {self.rank} has come to other centers than rank 0 in round {state.round - 1}: its machine rounds "
+            "differently; use machines of one kind, with the same version of torch and the same OMP_NUM_THREADS",
+        )
+
+    def _send(self, tensor: Tensor, source: int) -> None:
+        """In place, as bytes: whatever the type, the same bits."""
+        if tensor.numel() == 0:
+            return
+        flat = tensor.detach().contiguous().flatten().view(torch.uint8)
+        for piece in torch.split(flat, PIECE):
+            with self._heard():
+                dist.broadcast(piece, source)
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            if "imed out" in str(error) or "imeout" in str(error):
+                said = f"one of the {self.size} ranks has said nothing for {self.wait:g} seconds"
+            else:
+                said = f"one of the {self.size} ranks was ended or has failed"
+            raise Lost(said) from error
+
+
+ALONE = Ranks()
+
+
+def asked() -> Ranks:
+    """Who we are by the environment, as torchrun sets it."""
+    values = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")}
+    if not all(value.isdigit() for value in values.values()):
+        return ALONE
+    return Ranks(int(values["RANK"]), int(values["WORLD_SIZE"]))
+
+
+@contextmanager
+def join_ranks(wait: float = 600.0) -> Iterator[Ranks]:
+    """This process's place among those that torchrun has started; alone without torchrun.
+
+    `wait`: seconds without a word before another rank counts as lost.
+    """
+    require(wait > 0, f"ranks must wait for each other for some seconds, got {wait:g}; try 600")
+    ranks = replace(asked(), wait=wait)
+    if ranks.size == 1:
+        yield ranks
+        return
+    # Functions of this module take the group of the day they are imported as a default. Imported later, as torch
+    # does by itself, they would hold the group for good: its threads would meet the interpreter's end, and abort there.
+    import_module("torch.distributed.nn.functional")
+    gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=wait))
+    except (RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise Lost(f"the {ranks.size} ranks cannot reach each other: {why}") from error
+    try:
+        yield ranks
+        with suppress(RuntimeError):  # nobody hangs up while another is still listening to the last word
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def own_device(name: str) -> str:
+    """The device of this rank, one of several."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not name.startswith("cuda"):
+        return name
+    require(
+        name == "cuda",
+        f"device '{name}' is one GPU, and there are several ranks: with --device cuda each takes the one of its number",
+    )
+    local, there = os.environ.get("LOCAL_RANK", "0"), torch.cuda.device_count()
+    if not local.isdigit() or int(local) >= there:
+        raise UsageError(
+            f"rank {local} of this machine has no GPU of its own, there are {there}: start as many ranks as GPUs "
+            f"(--nproc-per-node {max(there, 1)}), or use --device cpu"
+        )
+    torch.cuda.set_device(int(local))
+    return f"cuda:{local}"
+
+
+def dealt(work: Sequence[float], size: int) -> list[int]:
+    """Who learns which block: the largest work first, to whom has least so far, and nobody more than their share.
+
+    >>> dealt([9, 5, 4, 1], 2)
+    [0, 1, 1, 0]
+    """
+    most, load, count, out = -(-len(work) // size), [0.0] * size, [0] * size, [0] * len(work)
+    for block in sorted(range(len(work)), key=lambda b: -work[b]):
+        out[block] = min((r for r in range(size) if count[r] < most), key=lambda r: load[r])
+        load[out[block]] += work[block]
+        count[out[block]] += 1
+    return out
+
+
+def _empty_on(device: str) -> Empty:
+    def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)  # of several GPUs, the one that is current
+
+    return make
+
+
+def _sum_of_bits(rows: Tensor) -> int:
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[rows.element_size()]
+    return int(rows.contiguous().view(whole).sum(dtype=torch.int64))

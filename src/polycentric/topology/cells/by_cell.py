@@ -1,0 +1,111 @@
+"""So many clients for every edge, each picked once for all its edges."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError, require
+from ...parts.select import Active, Around, Select, Uniform
+from ...stacks.cohort import Cohort
+from ...stacks.draw import uniform
+from ...stacks.stack import Stacks
+from .coverage import Geometry, covered
+from .fill import filled_up
+
+
+@dataclass(frozen=True)
+class ByCell(Around):
+    """`n` clients for every edge; one that stands in several cells is picked once, for all of them (FedMes).
+
+    Of the n clients of edge i a share |R| / |C_i| comes from every region R of its cell C_i, clients of one region
+    being those that the same edges cover. With u clients alone and v in each overlap that is u n / (u + 2 v) alone and
+    v n / (u + 2 v) from each overlap. Largest remainders round these numbers so that no edge gets more than n. If an
+    edge is left with fewer although its cell has them, as many are moved from region to region as it takes
+    (`filled_up`), so that every edge gets exactly n wherever there is a choice that gives them all n, and as few as
+    possible are missing elsewhere; on maps of more than 500 regions only those near that edge are looked at.
+
+    Arguments:
+        n: clients of each edge.
+        of: how clients of a region are picked, `Uniform` or `Active`; its own number is not used.
+        cells: the geometry; None: that of the method it is given to.
+    """
+
+    n: int
+    of: Select = Uniform(n=1)
+    cells: Geometry | None = None
+
+    def __post_init__(self) -> None:
+        require(self.n >= 1, f"ByCell.n must be at least 1, got {self.n}")
+        require(
+            isinstance(self.of, Uniform | Active),
+            f"ByCell asks for so many clients of a region: of must be Uniform or Active, got {type(self.of).__name__}",
+        )
+
+    def within(self, cells: Geometry) -> ByCell:
+        """The same for a method's cells, unless it has its own."""
+        return self if self.cells is not None else replace(self, cells=cells)
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Some of every region."""
+        if self.cells is None:
+            raise UsageError(
+                "ByCell has no cells: give it to fedmes or hierarchical, or write ByCell(n, cells=Overlap())"
+            )
+        regions = covered(self.cells, everyone.n_clients, everyone.seed, everyone.round).regions
+        region = regions.of[everyone.index]
+        there = torch.bincount(region, minlength=len(regions.edges))
+        counts = self.counts(regions.edges, there, everyone.key)
+        if isinstance(self.of, Uniform):  # all regions at once: the smallest draws of each
+            order = uniform(*everyone.key, "select", everyone.index).argsort()
+            order = order[region[order].argsort(stable=True)]
+            rank = torch.arange(len(order)) - (there.cumsum(0) - there)[region[order]]
+            return everyone[order[rank < torch.tensor(counts)[region[order]]].sort().values]
+        of: Any = self.of
+        members = torch.split(torch.argsort(region, stable=True), there.tolist())
+        chosen = [replace(of, n=n)(memory, everyone[mine]) for mine, n in zip(members, counts, strict=True) if n]
+        cohort = everyone[:0].join(chosen)
+        return cohort[cohort.index.argsort()]
+
+    def counts(self, edges: tuple[tuple[int, ...], ...], there: Tensor, key: tuple[int, int, int]) -> list[int]:
+        """How many clients of every region, from how many there are."""
+        n_edges = 1 + max((max(e) for e in edges), default=0)
+        cell = [0] * n_edges
+        for mine, size in zip(edges, there.tolist(), strict=True):
+            for edge in mine:
+                cell[edge] += size
+        # The edges of a region may want different shares of it; it gives the least, and they fill up elsewhere.
+        exact = [
+            self.n * size * min(1 / max(cell[e], self.n) for e in mine) if size else 0.0
+            for mine, size in zip(edges, there.tolist(), strict=True)
+        ]
+        out = [min(math.floor(x + 1e-9), size) for x, size in zip(exact, there.tolist(), strict=True)]
+        got = [0] * n_edges
+        for mine, count in zip(edges, out, strict=True):
+            for edge in mine:
+                got[edge] += count
+        tie = uniform(*key, "by cell", torch.arange(len(edges))).tolist()
+        most = there.tolist()
+
+        race = [(round(out[r] - exact[r], 9), -tie[r], r) for r in range(len(edges)) if out[r] < most[r]]
+        heapq.heapify(race)
+        while race:
+            rest, lot, r = heapq.heappop(race)
+            if any(got[e] >= self.n for e in edges[r]):
+                continue  # edges that have their number have it for good
+            out[r] += 1
+            for edge in edges[r]:
+                got[edge] += 1
+            if out[r] < most[r]:
+                heapq.heappush(race, (rest + 1, lot, r))
+        wanted = [min(self.n, size) for size in cell]
+        if got == wanted:
+            return out
+        order = sorted(range(len(edges)), key=tie.__getitem__)  # of choices that are equally good, another each time
+        found = filled_up([edges[r] for r in order], [most[r] for r in order], wanted, [out[r] for r in order])
+        return [count for _, count in sorted(zip(order, found, strict=True))]

@@ -1,0 +1,142 @@
+"""Data dealt by cells: edges that see classes of their own, and clients that see some of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...data.federation import Pool
+from ...data.partition import Iid, _check_count, _check_labels, _only_classes, _shared_out
+from ...errors import require, unknown
+from ...stacks import draw
+from .coverage import Geometry, covered
+from .geometries import geometry, geometry_of
+from .shapes import Attached, Overlap
+
+
+@dataclass(frozen=True)
+class InCells:
+    """Clients in the cells of edges, alike or not, by FedMes's three settings.
+
+        a   clients alike, cells alike: IID
+        b   clients unlike, cells alike: every client draws `per_client` classes out of all
+        c   clients unlike, cells unlike: the classes are split into L nearly equal groups, one a cell; a client draws
+            from the group of its cell, one in an overlap from the groups of all its cells (`mixed`) or of one of them
+
+    Classes are drawn so that all of them are drawn about equally often, and a class's examples are shared out evenly
+    over those who drew it. The known group of a client is the region it is in. Where clients move, their cells are
+    those of the first round.
+
+    Arguments:
+        clients: how many; None: as many as the cells were written for, else 90.
+        setting: a, b or c.
+        cells: who is covered by whom; the method must be given the same.
+        per_client: classes of each, in b and c.
+        two_per_cell: in c, a cell's group is two classes, and classes of no cell are left out of training and test.
+        mixed: in c, whoever is in an overlap draws from the groups of all its cells; if not, from the group of the
+            one cell a hierarchy would attach it to, so that data are alike in every geometry with equal cells.
+
+    Reference: Han et al., FedMes, IEEE JSAC 2021; it does not say how overlaps are filled, so that is our rule.
+    """
+
+    clients: int | None = None
+    setting: Literal["a", "b", "c"] = "c"
+    cells: Geometry = Overlap(20, 10)
+    per_client: int = 2
+    two_per_cell: bool = False
+    mixed: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cells", geometry(self.cells))
+        if self.clients is not None:
+            _check_count("InCells.clients", self.clients)
+        _check_count("InCells.per_client", self.per_client)
+        require(self.setting in ("a", "b", "c"), f"InCells.setting must be a, b or c, got {self.setting!r}")
+        require(
+            self.setting == "c" or not self.two_per_cell,
+            f"InCells.two_per_cell says which classes a cell has; in setting {self.setting} it has all: use c",
+        )
+        require(
+            self.setting == "c" or self.mixed,
+            f"InCells.mixed says whose classes an overlap has; in setting {self.setting} all have all: use c",
+        )
+
+    def __call__(self, pool: Pool, seed: int) -> Pool:
+        """The pool, dealt."""
+        n = self.clients or self.cells.default_n_clients or 90
+        cells = covered(self.cells, n, seed)
+        if self.setting == "a":
+            dealt = Iid(n)(pool, seed)
+        else:
+            _check_labels("InCells", pool)
+            home = cells if self.mixed else covered(Attached(self.cells), n, seed)
+            may = self._groups(len(pool.classes))[home.edge]  # (links, classes): what an edge's clients may draw
+            allowed = torch.zeros(n, len(pool.classes), dtype=torch.int64).index_add(0, home.client, may.long()) > 0
+            share = self._drawn(allowed, seed).T.double()
+            nobody = share.sum(1, keepdim=True) == 0  # too few clients for all classes: those who may, share it
+            share = torch.where(nobody, allowed.T.double(), share)
+            pool = _only_classes(pool, allowed.any(0))
+            share = torch.where(share.sum(1, keepdim=True) == 0, 1.0, share)
+            dealt = _shared_out(pool, n, pool.y, share / share.sum(1, keepdim=True), seed)
+        assert dealt.client is not None
+        names = tuple(f"cell {name}" for name in cells.regions.names())
+        return replace(dealt, group=cells.regions.of[dealt.client], group_names=names)
+
+    def _groups(self, n_classes: int) -> Tensor:
+        """(edges, classes): which classes a cell's clients may draw."""
+        n_edges, every = self.cells.n_edges, torch.arange(n_classes)
+        if self.setting == "b":
+            return torch.ones(n_edges, n_classes, dtype=torch.bool)
+        edge = torch.arange(n_edges)[:, None]
+        if self.two_per_cell:
+            return ((2 * edge) % n_classes == every) | ((2 * edge + 1) % n_classes == every)
+        if n_edges > n_classes:
+            return edge % n_classes == every
+        sizes = torch.full((n_edges,), n_classes // n_edges)
+        sizes[: n_classes % n_edges] += 1
+        return torch.repeat_interleave(torch.arange(n_edges), sizes) == edge
+
+    def _drawn(self, allowed: Tensor, seed: int) -> Tensor:
+        """(clients, classes): every client in turn, by lot, takes the classes taken least so far, ties by lot."""
+        n, n_classes = allowed.shape
+        lots = draw.uniform(seed, "in cells", torch.arange(n)[:, None], torch.arange(n_classes)).numpy()
+        taken, out, may = np.zeros(n_classes), np.zeros((n, n_classes), dtype=bool), allowed.numpy()
+        for k in draw.bits(seed, "in cells", torch.arange(n)).argsort().tolist():
+            order = np.argsort(np.where(may[k], taken + lots[k], np.inf), kind="stable")
+            mine = order[: min(self.per_client, int(may[k].sum()))]
+            out[k, mine] = True
+            taken[mine] += 1
+        return torch.from_numpy(out)
+
+
+def _in_cells(words: str, clients: int | None) -> InCells:
+    """`setting=c, u=20, v=10`, or `setting=c, cells=ring(edges=4)`."""
+    given: dict[str, str] = {}
+    for word in re.findall(r"[^,()]+(?:\([^()]*\))?", words):
+        key, equals, value = word.partition("=")
+        require(
+            bool(equals), f"partition cells takes key=value, got '{word.strip()}'; type cells(setting=c, u=20, v=10)"
+        )
+        given[key.strip()] = value.strip()
+    known = ("setting", "cells", "per_client", "two_per_cell", "mixed", "u", "v", "w")
+    for key in given:
+        if key not in known:
+            raise unknown("setting of partition cells", key, known)
+    sizes = ", ".join(f"{key}={given[key]}" for key in ("u", "v", "w") if key in given)
+    require(not (sizes and "cells" in given), "partition cells takes cells=... or u, v, w, not both")
+    cells = geometry_of(given.get("cells", f"overlap({sizes})"))
+    per_client = given.get("per_client", "2")
+    require(per_client.isdigit(), f"per_client of partition cells must be a whole number, got '{per_client}'")
+
+    def yes(key: str, default: str) -> bool:
+        value = given.get(key, default).lower()
+        require(value in ("true", "false"), f"{key} of partition cells must be true or false, got '{value}'")
+        return value == "true"
+
+    setting: Any = given.get("setting", "c").lower()
+    return InCells(clients, setting, cells, int(per_client), yes("two_per_cell", "false"), yes("mixed", "true"))

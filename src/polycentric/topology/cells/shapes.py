@@ -1,0 +1,181 @@
+"""Cells of given sizes: overlaps of three, rings, regions as you like; and every client at one edge only."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError, require
+from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry, covered
+from .fill import shared
+
+
+class Shape(Geometry):
+    """Regions of given sizes. Other numbers of clients are shared out in proportion, by largest remainder."""
+
+    @property
+    @abstractmethod
+    def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """(edges, clients) of every region."""
+
+    @property
+    def default_n_clients(self) -> int:
+        """The sum of the sizes."""
+        return sum(size for _, size in self.regions)
+
+    def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
+        """One region after another."""
+        counts = shared(n_clients, [size for _, size in self.regions])
+        edge, client, first = [], [], 0
+        for (edges, _), count in zip(self.regions, counts, strict=True):
+            members = torch.arange(first, first + count)
+            edge += [torch.full_like(members, e) for e in edges]
+            client += [members] * len(edges)
+            first += count
+        return Coverage.of(torch.cat(edge), torch.cat(client), self.n_edges, n_clients)
+
+
+@dataclass(frozen=True)
+class Overlap(Shape):
+    """Three cells that overlap in pairs, and all three in the middle: FedMes's (u, v, w), n = 3 (u + v) + w.
+
+    Arguments:
+        u: clients in each cell alone.
+        v: clients in each of the three overlaps of two cells.
+        w: clients in all three cells.
+    """
+
+    u: int = 20
+    v: int = 10
+    w: int = 0
+
+    def __post_init__(self) -> None:
+        _check_sizes("Overlap", self.u, self.v, self.w)
+
+    @property
+    def n_edges(self) -> int:
+        """Three."""
+        return 3
+
+    @property
+    def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """Alone, in pairs, in the middle."""
+        alone = tuple(((i,), self.u) for i in range(3))
+        pairs = tuple((pair, self.v) for pair in ((0, 1), (1, 2), (0, 2)))
+        return (*alone, *pairs, ((0, 1, 2), self.w))
+
+
+@dataclass(frozen=True)
+class RingCells(Shape):
+    """Cells on a ring, neighbours overlap: n = edges (u + v)."""
+
+    edges: int = 4
+    u: int = 15
+    v: int = 10
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.edges <= MOST_EDGES,
+            f"RingCells.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}",
+        )
+        _check_sizes("RingCells", self.u, self.v)
+
+    @property
+    def n_edges(self) -> int:
+        """As many as were asked for."""
+        return self.edges
+
+    @property
+    def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """Alone, then with the next."""
+        n = self.edges
+        alone = tuple(((i,), self.u) for i in range(n))
+        return alone + tuple((tuple(sorted({i, (i + 1) % n})), self.v) for i in range(n))
+
+
+@dataclass(frozen=True)
+class CellRegions(Shape):
+    """Any regions: `EDGES:CLIENTS` with EDGES such as 0 or 0+2, separated by blanks.
+
+    >>> CellRegions("0:10 1:20 0+1:10 0+2:30 1+2:20").default_n_clients
+    90
+    """
+
+    sizes: str
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.regions) and self.default_n_clients > 0,
+            f"CellRegions has no clients in '{self.sizes}'; write for example '0:10 1:10 0+1:5'",
+        )
+        n = self.n_edges
+        require(n <= MOST_EDGES, f"CellRegions names edge {n - 1:,}; there may be {MOST_EDGES:,}")
+
+    @property
+    def n_edges(self) -> int:
+        """One more than the largest number."""
+        return 1 + max(max(edges) for edges, _ in self.regions)
+
+    @cached_property
+    def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """As written."""
+        out = []
+        for word in self.sizes.split():
+            match = re.fullmatch(r"(\d{1,9}(?:\+\d{1,9})*):(\d{1,9})", word, re.ASCII)
+            if not match:
+                raise UsageError(f"CellRegions takes EDGES:CLIENTS such as 0:10 or 0+1:5, got '{word}'")
+            out.append((tuple(sorted({int(e) for e in match[1].split("+")})), int(match[2])))
+        return tuple(out)
+
+
+@dataclass(frozen=True)
+class Attached(Geometry):
+    """Another geometry with every client at one of its edges only.
+
+    On a map that is the nearest, so that a walker changes its edge only where another has come nearer; elsewhere
+    overlaps are split evenly.
+    """
+
+    of: Geometry
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """As the inner one."""
+        return self.of.moves
+
+    @property
+    def drawn(self) -> bool:  # type: ignore[override]
+        """As the inner one."""
+        return self.of.drawn
+
+    @property
+    def n_edges(self) -> int:
+        """As the inner one."""
+        return self.of.n_edges
+
+    @property
+    def default_n_clients(self) -> int | None:
+        """As the inner one."""
+        return self.of.default_n_clients
+
+    def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
+        """One edge for each client."""
+        cells = covered(self.of, n_clients, seed, round)
+        metres = self.of.metres_to(cells.edge, cells.client, n_clients, seed, round, 1.0)
+        return cells.attached() if metres is None else cells.closest(metres)
+
+    def metres_to(
+        self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float
+    ) -> Tensor | None:
+        """As the inner one."""
+        return self.of.metres_to(edge, client, n_clients, seed, round, mean)
+
+
+def _check_sizes(what: str, *sizes: int) -> None:
+    good = all(isinstance(s, int) and 0 <= s <= MOST_LINKS for s in sizes) and sum(sizes) > 0
+    require(good, f"{what} takes numbers of clients from 0 up, not all of them 0, got {', '.join(map(str, sizes))}")

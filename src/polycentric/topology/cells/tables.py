@@ -1,0 +1,124 @@
+"""Cells of your own: a table of edges and clients, from a tensor or a file."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError, require
+from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry
+from .files import _is_number, _lines, _numbers, _read
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GivenCells(Geometry):
+    """A coverage that is at hand: a table (edges, clients) of 0/1, dense or sparse."""
+
+    coverage: Coverage
+
+    @staticmethod
+    def of(table: Tensor) -> GivenCells:
+        """From a tensor (edges, clients); a stored zero covers nobody."""
+        require(table.dim() == 2, f"cells are a table of edges x clients, got a tensor of shape {tuple(table.shape)}")
+        table = (table if table.is_sparse else table.to_sparse()).coalesce()
+        one = table.values() == 1
+        require(bool((one | (table.values() == 0)).all()), "cells are a table of edges x clients that holds 0 and 1")
+        edge, client = table.indices()[:, one].cpu()
+        return GivenCells(Coverage.of(edge, client, int(table.shape[0]), int(table.shape[1])))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the pairs: equal cells, equal digests."""
+        pairs = torch.stack([self.coverage.edge, self.coverage.client]).numpy().tobytes()
+        return hashlib.sha256(pairs + str((self.n_edges, self.default_n_clients)).encode()).hexdigest()[:12]
+
+    @property
+    def n_edges(self) -> int:
+        """Rows of the table."""
+        return self.coverage.n_edges
+
+    @property
+    def default_n_clients(self) -> int:
+        """Columns of the table."""
+        return self.coverage.n_clients
+
+    def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
+        """The table, for the clients it was made for."""
+        require(
+            n_clients == self.default_n_clients,
+            f"the cells cover {self.default_n_clients} clients, but the federation has {n_clients}: take --clients "
+            f"{self.default_n_clients}, or cells for any number of clients, such as overlap(u=20, v=10)",
+        )
+        return self.coverage
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_edges} edges, {self.default_n_clients} clients, {self.digest})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GivenCells) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def CellTable(path: str) -> GivenCells:
+    """Cells from a file, edges and clients counted from 0.
+
+    CSV: one line a client, one column an edge, 0 or 1, with or without a line of headings; or two columns headed
+    `client,edge`, one line for each pair, which suits large maps. TOML: `edges = 3` and `clients = [[0], [0, 2], ...]`,
+    the edges of every client.
+    """
+    text = _read(path)
+    edge, client, n_edges, n_clients = _toml_pairs(path, text) if path.endswith(".toml") else _csv_pairs(path, text)
+    require(n_clients > 0, f"'{path}' has no clients")
+    require(1 <= n_edges <= MOST_EDGES, f"'{path}' has {n_edges:,} edges; a table has 1 to {MOST_EDGES:,}")
+    return GivenCells(Coverage.of(torch.tensor(edge), torch.tensor(client), n_edges, n_clients))
+
+
+def _toml_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"'{path}' cannot be read as TOML: {' '.join(str(error).split())}") from error
+    rows, n_edges = found.get("clients"), found.get("edges")
+    good = isinstance(rows, list) and isinstance(n_edges, int) and not isinstance(n_edges, bool)
+    require(good, f"'{path}' must say `edges = 3` and `clients = [[0], [0, 2], ...]`, the edges of every client")
+    assert isinstance(rows, list) and isinstance(n_edges, int)
+    edge, client = [], []
+    for k, row in enumerate(rows):
+        fine = isinstance(row, list) and all(type(e) is int and 0 <= e < n_edges for e in row)
+        require(fine, f"'{path}': the edges of client {k} must be numbers from 0 to {n_edges - 1}, got {row!r}"[:300])
+        edge += row
+        client += [k] * len(row)
+    return edge, client, n_edges, len(rows)
+
+
+def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
+    head, rows = _lines(path, text)
+    if sorted(head) == ["client", "edge"]:
+        edge, client = [], []
+        for line, row in rows[1:]:
+            k, e = _numbers(path, line, row, 2)[:: 1 if head[0] == "client" else -1]
+            good = k >= 0 and e >= 0 and k % 1 == 0 and e % 1 == 0 and e < MOST_EDGES and k < MOST_LINKS
+            require(
+                good, f"'{path}', line {line}: clients and edges are whole numbers from 0, got '{','.join(row)}'"[:300]
+            )
+            client.append(int(k))
+            edge.append(int(e))
+        return edge, client, 1 + max(edge, default=-1), 1 + max(client, default=-1)
+    if head and not all(_is_number(word) for word in head):
+        rows = rows[1:]
+    edge, client = [], []
+    width = len(rows[0][1]) if rows else 0
+    for k, (line, row) in enumerate(rows):
+        for e, value in enumerate(_numbers(path, line, row, width)):
+            require(value in (0, 1), f"'{path}', client {k}, edge {e}: a table of cells holds 0 and 1, got {value:g}")
+            if value:
+                edge.append(e)
+                client.append(k)
+    return edge, client, width, len(rows)

@@ -1,0 +1,103 @@
+"""What the cells alone say about edges that share clients: how fast they agree, and on what.
+
+    Gamma  (edges x clients)  what an edge hears, rows sum to one        C' = Gamma W
+    D      (clients x edges)  what a client receives, rows sum to one    W  = D C'
+
+    A = D Gamma        clients hear each other through it; its columns sum to one (doubly stochastic) iff the mean over
+                       all clients stays where it is. Three equal cells, equal clients: iff alpha_u = 2 alpha_v
+    zeta               the second largest modulus among the eigenvalues of the edge chain Gamma D: what is left of a
+                       disagreement between edges after a round. Three equal cells: alpha_u u + alpha_v v / 2, where
+                       alpha_u u + 2 alpha_v v = 1; 1 without overlaps, so that the edges never agree. The chain is
+                       S^-1 M N, diagonal S and N and M = C diag(.) C^T, C the cells, so all eigenvalues are in [0, 1]
+
+Reference: Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array, csc_array
+from scipy.sparse.linalg import eigs
+from torch import Tensor
+
+from ...errors import require
+from ...stacks.cohort import Cohort
+from ...stacks.mixing import Mixing
+from ..base import Topology
+from .hierarchy import TwoLevel
+from .several_models import CellClusters
+from .weights import Cells
+
+CLOSE = 1e-9
+DENSE = 400  # edges up to which all eigenvalues are computed; beyond, those next to 1
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeFacts:
+    """What the matrices of a topology with edges say."""
+
+    chain: Any  # (edges, edges) Gamma D, sparse
+    columns: Tensor  # (clients,) column sums of A: how much a client counts in the long run's next step
+    zeta: float
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether every client counts the same in what all clients receive."""
+        return bool(((self.columns - 1).abs() < CLOSE).all())
+
+
+def cells_of(topology: Topology) -> Cells | None:
+    """The cells of a topology with edges; None: it has none."""
+    match topology:
+        case TwoLevel(edges=cells) | CellClusters(cells=cells):
+            return cells
+        case Cells():
+            return topology
+    return None
+
+
+def edge_facts(topology: Topology, n_clients: int, sizes: Tensor | None = None, seed: int = 0) -> EdgeFacts:
+    """Facts about a topology in round 0, everybody taking part; in the cloud's rounds nothing is counted.
+
+    Arguments:
+        sizes: training examples of every client, (clients,); None: equal.
+    """
+    every = torch.arange(n_clients)
+    sizes = torch.ones(n_clients, dtype=torch.int64) if sizes is None else sizes
+    cells = cells_of(topology)
+    require(cells is not None, f"{type(topology).__name__} has no cells: edge facts are about fedmes and hierarchical")
+    assert cells is not None
+    cohort = Cohort(every, sizes, torch.ones(n_clients, dtype=torch.float64), n_clients, seed, 0)
+    memory, _ = cells.meet(cells.remembers(n_clients), cohort, {})
+    gamma, d = _rows(cells.up(memory, cohort, "model")), _rows(cells.down(memory, cohort, "model"))
+    chain = gamma @ d
+    columns = torch.as_tensor(gamma.T @ (d.T @ np.ones(n_clients)))
+    return EdgeFacts(chain, columns, zeta(chain))
+
+
+def zeta(chain: Any) -> float:
+    """The second largest eigenvalue of an edge chain, dense or sparse; 0 for one edge.
+
+    >>> zeta([[0.75, 0.25], [0.25, 0.75]])
+    0.5
+    """
+    chain = csc_array(chain)
+    n = chain.shape[0]
+    if n < 2:
+        return 0.0
+    if n <= DENSE:
+        values = np.linalg.eigvals(chain.toarray())
+    else:
+        values = eigs(chain, k=2, sigma=1.001, v0=np.cos(np.arange(n)), return_eigenvectors=False)
+    return round(float(np.sort(np.abs(values))[-2]), 12)
+
+
+def _rows(mixing: Mixing) -> coo_array:
+    """A mixing with its rows divided by their sums, sparse; an edge that hears nobody has an empty row."""
+    receiver, sender, weight = mixing.links
+    total = mixing.total[receiver]
+    return coo_array((weight / total, (receiver, sender)), shape=mixing.shape).tocsr()

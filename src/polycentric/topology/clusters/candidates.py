@@ -1,0 +1,80 @@
+"""Many centers, and every client chooses among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...errors import require
+from ...stacks.cohort import Cohort
+from ...stacks.mixing import Links, Mixing
+from ...stacks.stack import Layout, Stacks
+from ..base import Topology
+from .memory import clipped
+
+
+@dataclass(frozen=True)
+class Choice(Topology):
+    """K centers, all of which come down as `candidate0` .. `candidate(K-1)`; clients tell their `choice` (IFCA).
+
+    up: the mean of those who chose a center, by clients or (`weighted`) by examples. `over_all`: divided by all who
+    take part, so that a center moves by the share of clients that chose it (the paper's gradient averaging).
+    There are never more centers than clients; candidates beyond are the last one again, never win and are not sent.
+    """
+
+    k: int
+    weighted: bool = False
+    over_all: bool = False
+    independent_init = True
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, f"Choice.k must be at least 1, got {self.k}")
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        """How many take part is known only when all have come."""
+        return self.over_all
+
+    def n_centers(self, n_clients: int) -> int:
+        """K, or as many as there are clients."""
+        return min(self.k, max(1, n_clients))
+
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
+        """Has no more centers than there are clients."""
+        return replace(self, k=clipped(self.k, n_clients))
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """The center every client chose last; the first, until it has chosen."""
+        return {"assignment": torch.zeros(n_clients, dtype=torch.int64)}
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """A column of ones for a candidate; for `model`, the center the client chose last."""
+        k = self.n_centers(cohort.n_clients)
+        if name.startswith("candidate"):
+            here = torch.full((len(cohort),), min(_number(name), k - 1))
+            return Mixing.gather(here, k, of="model")
+        return Mixing.gather(memory["assignment"].cpu()[cohort.index], k)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A row on every link; nothing for a candidate beyond the centers."""
+        k = self.n_centers(cohort.n_clients)
+        again = name.startswith("candidate") and _number(name) >= k
+        return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], k) if again else mixing, width)
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Where they chose to be."""
+        return {"assignment": sent["choice"][:, 0].long().clamp(min=0).cpu()}
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """One-hot columns."""
+        place, k = memory["assignment"].cpu()[cohort.index], self.n_centers(cohort.n_clients)
+        weight = cohort.weights if self.weighted else cohort.counts
+        if self.over_all:
+            return Mixing.scatter(place, k, weight / weight.sum().clamp(min=1e-300), "keep")
+        return Mixing.scatter(place, k, weight)
+
+
+def _number(candidate: str) -> int:
+    return int(candidate.removeprefix("candidate"))

@@ -1,0 +1,148 @@
+"""No center: neighbours on a graph average with each other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+
+import networkx
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+
+from ...errors import require
+from ...stacks.cohort import Cohort
+from ...stacks.mixing import Mixing
+from ...stacks.stack import Stacks
+from ..base import Topology
+from .networks import Disconnected, Network, Ring, checked, graph_for, network_of
+
+
+class Peers(Topology):
+    """No center: every client is its own and averages with those beside it.
+
+    `mixing` is symmetric with rows that sum to one; entries may be negative (MATCHA). What a client would
+    have heard from an absent neighbour goes to its own fresh model, so mixing stays doubly stochastic
+    whoever is there. `only_own`: names that are carried along but not mixed.
+    """
+
+    only_own: tuple[str, ...] = ()
+    whole = True  # who is absent decides the diagonal
+    at_home = True
+
+    @abstractmethod
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """(clients, clients) if everybody were there."""
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of the identity."""
+        return Mixing.gather(cohort.index, cohort.n_clients)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Neighbours who are there, and the rest of the weight on the own fresh model."""
+        if name in self.only_own:
+            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+        return present(self.mixing(memory, cohort), cohort)
+
+
+@dataclass(frozen=True)
+class Gossip(Peers):
+    """Neighbours on a graph, by name and for any number of clients, with Metropolis weights (D-PSGD).
+
+        up   M_ij = 1 / (1 + max(d_i, d_j)) for neighbours, the rest on the diagonal;  d_i = neighbours of client i
+
+    Arguments:
+        graph: such as `Ring()`, `ErdosRenyi(0.3)`, or a networkx graph on 0 .. n-1.
+        only_own: names that are carried along but not mixed.
+        disconnected: "allow" takes a graph in several parts; each then agrees within itself only.
+    Reference: Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017.
+    """
+
+    graph: Network = Ring()
+    only_own: tuple[str, ...] = ()
+    disconnected: Disconnected = "refuse"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "graph", network_of(self.graph))
+
+    def n_centers(self, n_clients: int) -> int:
+        """One for each client; the graph is made and checked here."""
+        weights_for(self.graph, n_clients, self.disconnected)
+        return n_clients
+
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """Metropolis weights of the graph on that many clients."""
+        return weights_for(self.graph, cohort.n_clients, self.disconnected)
+
+
+@lru_cache(maxsize=16)
+def weights_for(network: Network, n: int, disconnected: Disconnected = "refuse") -> Mixing:
+    """Metropolis weights of a network on n clients; made once."""
+    return metropolis(graph_for(network, n, disconnected), "allow")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Peers):
+    """Neighbours with weights of your own: symmetric, rows that sum to one; see `Gossip` for graphs by name."""
+
+    weights: Mixing  # (clients, clients)
+    only_own: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n, m = self.weights.shape
+        require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
+        worst = float((self.weights.total - 1).abs().max()) if n else 0.0
+        require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
+        receiver, sender, weight = self.weights.links
+        there = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=(n, n)).tocsr()
+        require(
+            not n or abs(there - there.T).max() <= 1e-9,
+            "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)",
+        )
+
+    def n_centers(self, n_clients: int) -> int:
+        """One for each client."""
+        require(
+            n_clients == self.weights.shape[0],
+            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}: weigh a graph "
+            f"for clients 0 .. {n_clients - 1}, or name one, as in dpsgd(graph=Ring())",
+        )
+        return n_clients
+
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """(clients, clients) if everybody were there."""
+        return self.weights
+
+
+def present(everyone: Mixing, cohort: Cohort) -> Mixing:
+    """A symmetric mixing of all clients, cut down to those who are there: (clients, cohort), rest kept."""
+    receiver, sender, weight = everyone.links
+    at = torch.full((cohort.n_clients,), -1)
+    at[cohort.index] = torch.arange(len(cohort))
+    off = (at[receiver] >= 0) & (at[sender] >= 0) & (receiver != sender)
+    receiver, sender, weight = receiver[off], sender[off], weight[off]
+    own = torch.ones(cohort.n_clients, dtype=torch.float64).index_add_(0, receiver, -weight)[cohort.index]
+    return Mixing.sparse(
+        torch.cat([receiver, cohort.index]),
+        torch.cat([at[sender], torch.arange(len(cohort))]),
+        torch.cat([weight, own]),
+        (cohort.n_clients, len(cohort)),
+        "keep",
+    )
+
+
+def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:
+    """Metropolis weights: M_ij = 1 / (1 + max(d_i, d_j)) on edges, the rest on the diagonal.
+
+    Symmetric, doubly stochastic and non-negative on every graph; 1/3 each on a ring. Clients are 0 .. n-1.
+    Memory is linear in the edges.
+    """
+    n = checked(graph, disconnected).number_of_nodes()
+    pairs = torch.from_numpy(np.array(graph.edges, dtype=np.int64).reshape(-1, 2))
+    i, j = torch.cat([pairs, pairs.flip(1)]).T
+    degree = torch.bincount(i, minlength=n).double()
+    weight = 1 / (1 + torch.maximum(degree[i], degree[j]))
+    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
+    every = torch.arange(n)
+    return Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")

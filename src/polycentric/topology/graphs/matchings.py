@@ -1,0 +1,98 @@
+"""No center, and only some of the edges at a time: matchings drawn by a shared seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ...errors import require
+from ...stacks.cohort import Cohort
+from ...stacks.draw import uniform
+from ...stacks.mixing import Mixing
+from ...stacks.stack import Stacks
+from .decomposition import Activation, MatchingPlan, plan_for
+from .gossip import Peers
+from .networks import Disconnected, Network, Ring, network_of
+
+
+@dataclass(frozen=True)
+class Matchings(Peers):
+    """Neighbours on a graph whose matchings take turns by chance (MATCHA).
+
+        up   W = I - alpha sum_j B_j L_j,    B_j = 1 with probability p_j, the same coins at every client
+
+    Symmetric, rows and columns sum to one; entries may be negative, where alpha times a client's neighbours is
+    above one.
+
+    Arguments:
+        graph: such as `Ring()`, `ErdosRenyi(0.3)`, or a networkx graph on 0 .. n-1.
+        budget: matchings used in a round on average, as a share of all; 1 uses all of them in every round.
+        schedule: "matcha" gives every matching a coin of its own, with the best probabilities under the budget;
+            "periodic" throws one coin for all of them.
+        alpha: how far neighbours move towards each other; None: as makes them agree fastest.
+        only_own: names that are carried along but not mixed.
+        disconnected: "allow" takes a graph in several parts; each then agrees within itself only.
+    Reference: Wang et al., MATCHA: speeding up decentralized SGD via matching decomposition sampling, 2019.
+    """
+
+    graph: Network = Ring()
+    budget: float = 0.5
+    schedule: Activation = "matcha"
+    alpha: float | None = None
+    only_own: tuple[str, ...] = ()
+    disconnected: Disconnected = "refuse"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "graph", network_of(self.graph))
+        require(
+            0 <= self.budget <= 1,
+            f"budget must be in (0, 1], got {self.budget}: the share of the matchings that a round uses on average",
+        )
+        require(self.schedule in ("matcha", "periodic"), f"schedule must be matcha or periodic, got {self.schedule!r}")
+        require(
+            self.alpha is None or self.alpha > 0, f"alpha must be positive, got {self.alpha}; leave it out for the best"
+        )
+
+    def plan(self, n_clients: int) -> MatchingPlan:
+        """Matchings, probabilities and mixing weight on that many clients; made once."""
+        return plan_for(self.graph, n_clients, self.budget, self.schedule, self.alpha, self.disconnected)
+
+    def active(self, seed: int, round: int | Tensor, n_clients: int) -> Tensor:
+        """Which matchings a round uses, (matchings,) bool: the same at every client, whoever asks.
+
+        Several rounds (rounds,) at once give (rounds, matchings).
+        """
+        plan = self.plan(n_clients)
+        coin = torch.zeros(len(plan.p), dtype=torch.int64) if plan.together else torch.arange(len(plan.p))
+        rounds = torch.as_tensor(round)[..., None]
+        return uniform(seed, rounds, "matching", coin) < torch.from_numpy(plan.p)
+
+    def sequence(self, memory: Stacks, cohort: Cohort) -> int:
+        """How many matchings are in use: they go one after another."""
+        return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[0]
+
+    def n_centers(self, n_clients: int) -> int:
+        """One for each client; the plan is made here."""
+        self.plan(n_clients)
+        return n_clients
+
+    def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
+        """I - alpha L of the matchings in use."""
+        return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[1]
+
+
+@lru_cache(maxsize=2)
+def _in_use(matchings: Matchings, seed: int, round: int, n: int) -> tuple[int, Mixing]:
+    """How many matchings a round uses, and I - alpha L of those; asked for several times in a round."""
+    plan, active = matchings.plan(n), matchings.active(seed, round, n)
+    pairs, part = plan.edges
+    pairs = pairs[active[part]]
+    i, j = torch.cat([pairs, pairs.flip(1)]).T
+    weight = torch.full((len(i),), plan.alpha, dtype=torch.float64)
+    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
+    every = torch.arange(n)
+    mixing = Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
+    return int(active.sum()), mixing

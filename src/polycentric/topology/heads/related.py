@@ -1,0 +1,252 @@
+"""Tasks that are related: what a client learns pulls at the tasks beside it, as strongly as a covariance says.
+
+    pull       =  sum_{i != k} Q_ki w_i      of the stack `task`, frozen while a client trains
+    stiffness  =  Q_kk
+
+`covariance` and `precision` in the memory hold every set's matrices, flat and in float64 (`polycentric.topology.heads.covariance`).
+Only tasks that have been heard count: a client that never came changes nothing, and before its first exchange a client
+is a set of one, with Omega = [1].
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ...errors import require
+from ...stacks.cohort import Cohort
+from ...stacks.mixing import Links, Mixing
+from ...stacks.stack import Stacks
+from ..base import Topology
+from ..graphs.gossip import Gossip, present, weights_for
+from ..graphs.networks import Disconnected, Network
+from .covariance import Sets, floored, steepest
+
+
+class Tasks(Topology):
+    """What topologies with related tasks have in common."""
+
+    beta: float | None
+    eps: float
+    per_n: bool
+    own_terms: bool
+    limit: float
+
+    @abstractmethod
+    def sets(self, n: int) -> Sets:
+        """Whose tasks stand in one covariance."""
+
+    @abstractmethod
+    def heard(self, seen: Tensor) -> Links:
+        """Whose covariances set k averages with its own, among the tasks that were seen."""
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Examples of every client that came (0: it has not yet), and the matrices."""
+        alone = self.sets(n_clients).alone() if len(self.sets(n_clients).sizes) == n_clients else None
+        flat = torch.zeros(int(self.sets(n_clients).place[-1]), dtype=torch.float64) if alone is None else alone
+        return {
+            "examples": torch.zeros(n_clients, dtype=torch.float64),
+            "covariance": flat,
+            "precision": flat.clone(),
+            "condition": torch.ones(1, dtype=torch.float64),
+        }
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Who came, with how many examples."""
+        return {"examples": cohort.sizes.double()}
+
+    def scale(self, examples: Tensor) -> Tensor:
+        """What a set's penalty counts: 1/n_j or one; nothing where the client has not come."""
+        seen = examples > 0
+        if not self.per_n:
+            return seen.double()
+        return torch.where(seen, 1 / examples.clamp(min=1), 0.0)
+
+    def curvature(self, memory: Stacks) -> Links:
+        """Q, entry by entry; entries of one place add up."""
+        examples = memory["examples"].cpu()
+        sets, scale = self.sets(len(examples)), self.scale(examples)
+        if len(sets.sizes) != len(examples):  # one set for all
+            scale = torch.ones(len(sets.sizes), dtype=torch.float64)
+        return Links(*sets.penalty(memory["precision"].cpu(), scale, self.own_terms))
+
+    def related(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of Q: off the diagonal for `pull`, on it for `stiffness`."""
+        row, column, weight = self.curvature(memory)
+        at = torch.full((cohort.n_clients,), -1)
+        at[cohort.index] = torch.arange(len(cohort))
+        there = (at[row] >= 0) & ((row == column) if name == "stiffness" else (row != column))
+        row, column, weight = at[row[there]], column[there], weight[there]
+        if name == "stiffness":  # a client knows itself before anybody else does
+            new = ((memory["examples"].cpu()[cohort.index] == 0) & (cohort.sizes > 0)).nonzero()[:, 0]
+            row, column = torch.cat([row, new]), torch.cat([column, cohort.index[new]])
+            weight = torch.cat([weight, self.scale(cohort.sizes[new].double())])
+        mixing = Mixing.sparse(row, column, weight, (len(cohort), cohort.n_clients), "none")
+        return replace(mixing, of="task") if name == "pull" else mixing
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """New covariances at those who came, from the tasks as they stand now."""
+        if not len(arrived):
+            return memory, centers
+        seen, n = memory["examples"].cpu() > 0, arrived.n_clients
+        sets, (fewer, mask) = self.sets(n), self.sets(n).within(seen)
+        beta = torch.full((len(fewer.sizes),), self.beta or 0.0, dtype=torch.float64)
+        beta = 1 / (fewer.sizes + 1.0).double() if self.beta is None else beta
+        tasks = centers["task"].cpu().double()
+        gram = fewer.gram(tasks / tasks.abs().max().clamp(min=1e-300))  # a scale does not matter, and squares overflow
+        flat = fewer.combined(memory["covariance"].cpu()[mask], gram, self.heard(seen), beta, self.eps)
+        new = fewer.each(flat, lambda cov: floored(cov, self.eps))
+        came = torch.zeros(n, dtype=torch.bool)
+        came[arrived.index] = True
+        mine = came[sets.pairs[0]] if len(sets.sizes) == n else torch.ones(len(mask), dtype=torch.bool)
+        after = {"condition": torch.full((1,), new.condition, dtype=torch.float64)}
+        for name, found in (("covariance", new.cov), ("precision", new.prec)):
+            whole = torch.zeros(len(mask), dtype=torch.float64)
+            whole[mask] = found
+            after[name] = torch.where(mine, whole, memory[name].cpu())
+        memory = memory | after
+        self.check(memory)
+        return memory, centers
+
+    def check(self, memory: Stacks) -> None:
+        """Warn where Q is too steep for the clients' steps."""
+        if math.isinf(self.limit):
+            return
+        found = steepest(*self.curvature(memory), len(memory["examples"]))
+        if found >= self.limit:
+            warnings.warn(
+                f"lr * strength * (largest eigenvalue of Q) = {2 * found / self.limit:.1g} is not below 2, so the "
+                f"steps on the multi-task penalty diverge: divide strength, or lr, by {found / self.limit:.1g} or more",
+                stacklevel=2,
+            )
+
+    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+        """The worst condition number among the covariances."""
+        return {"condition": float(memory["condition"])}
+
+
+@dataclass(frozen=True)
+class TaskGraph(Tasks, Gossip):
+    """Neighbours mix their models with Metropolis weights and keep a covariance over their tasks (DPA-SGD).
+
+        Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
+
+    Arguments:
+        beta: weight of the fresh covariance beside the neighbours'; None: 1 / (|N(k)| + 1); 1: nobody is asked.
+        eps: floor of the spectra.
+        per_n: divide a neighbourhood's penalty by n_j.
+        own_terms: keep j = k only; cheaper, and not the gradient of the objective.
+        limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
+    """
+
+    beta: float | None = None
+    eps: float = 1e-3
+    per_n: bool = True
+    own_terms: bool = False
+    limit: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self.beta, self.eps)
+
+    def sets(self, n: int) -> Sets:
+        """The closed neighbourhoods."""
+        return _neighbourhoods(self.graph, n, self.disconnected)
+
+    def heard(self, seen: Tensor) -> Links:
+        """Metropolis weights; what belongs to a neighbour nobody has heard goes to the diagonal."""
+        n, there = len(seen), seen.nonzero()[:, 0]
+        ones = torch.ones(len(there))
+        some = Cohort(there, ones, ones, n, 0, 0)
+        receiver, sender, weight = present(weights_for(self.graph, n, self.disconnected), some).links
+        return Links(receiver, there[sender], weight)
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of the identity, or of Q."""
+        if name in ("pull", "stiffness"):
+            return self.related(memory, cohort, name)
+        return super().down(memory, cohort, name)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A neighbour sends its task, its covariance and the pull it relays: 2 q + |N|^2 numbers an edge."""
+        if name in ("pull", "stiffness"):  # they came with the exchange before
+            return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], cohort.n_clients), width)
+        if name != "task" or mixing.form == "gather":
+            return super().carried(memory, cohort, name, mixing, width)
+        receiver, sender, _ = present(weights_for(self.graph, cohort.n_clients, self.disconnected), cohort).links
+        numbers = 2 * width + self.sets(cohort.n_clients).sizes[cohort.index[sender]].square()
+        return Links(receiver, sender, numbers.double())
+
+
+@lru_cache(maxsize=16)
+def _neighbourhoods(network: Network, n: int, disconnected: Disconnected) -> Sets:
+    receiver, sender, _ = weights_for(network, n, disconnected).links
+    return Sets.closed(receiver, sender, n)
+
+
+@dataclass(frozen=True)
+class TaskStar(Tasks):
+    """One center averages the models; it also holds every client's task and one covariance over all of them (MTL).
+
+    The models are weighted by examples, or `equal`; tasks are kept apart, a row for each client.
+    """
+
+    equal: bool = False
+    beta: float | None = 1.0
+    eps: float = 1e-3
+    limit: float = math.inf
+    per_n = False
+    own_terms = False
+
+    def __post_init__(self) -> None:
+        _check(self.beta, self.eps)
+
+    def n_centers(self, n_clients: int) -> int:
+        """One."""
+        return 1
+
+    def n_rows(self, n_clients: int, name: str) -> int:
+        """One model; a task, and what belongs to it, for each client."""
+        return n_clients if name in ("task", "stiffness") else 1
+
+    def sets(self, n: int) -> Sets:
+        """One, of all tasks."""
+        return Sets.everyone(n)
+
+    def heard(self, seen: Tensor) -> Links:
+        """The one covariance as it was."""
+        return Links(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.ones(1).double())
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """The one model, the client's own task, rows of the precision."""
+        if name in ("pull", "stiffness"):
+            return self.related(memory, cohort, name)
+        if name == "task":
+            return Mixing.gather(cohort.index, cohort.n_clients)
+        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """One row for the models; every task to its own."""
+        if name == "task":
+            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+        center = torch.zeros(len(cohort), dtype=torch.int64)
+        return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
+
+    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The center adds up before it sends: one row for each client."""
+        return super().carried(memory, cohort, name, _one_row(mixing, cohort, name == "pull"), width)
+
+
+def _one_row(mixing: Mixing, cohort: Cohort, added_up: bool) -> Mixing:
+    return Mixing.gather(cohort.index, cohort.n_clients) if added_up else mixing
+
+
+def _check(beta: float | None, eps: float) -> None:
+    require(beta is None or 0 < beta <= 1, f"beta must be in (0, 1], got {beta}")
+    require(0 < eps <= 0.5, f"eps must be in (0, 0.5], got {eps}; try 0.001")

@@ -1,0 +1,106 @@
+"""The scripts of benchmarks/: they run, and a peer that does other work is found out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+Script = Callable[..., list[str]]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Script:
+    """Runs a script in this process, which has torch already, and returns the lines it prints."""
+
+    def lines(name: str, words: str) -> list[str]:
+        monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+        monkeypatch.setattr(sys, "argv", [name, *words.split()])
+        capsys.readouterr()
+        runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+# -- scale ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"centers": 2}, {"parameters": 1000}])
+def test_a_point_of_the_scaling_curves_is_measured(script: Script, more: dict[str, int]) -> None:
+    point = json.dumps({"clients": 300, "cohort": 20} | more, separators=(",", ":"))
+    row = json.loads(script("scale", f"--alone {point} --repeats 1")[-1])
+    assert row["round"] > 0 and row["select"] > 0 and row["parameters"] == (991 if "parameters" in more else 68)
+
+
+def test_exponents_of_powers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    scale: Any = importlib.import_module("scale")
+    rows = [{"n": float(n), "round": 7 * n**1.5, "run_mib": 3 * n**0.5} for n in (1, 10, 100, 1000)]
+    found = scale.fits(rows)
+    assert found["round"] == pytest.approx(1.5) and found["run_mib"] == pytest.approx(0.5) and found["from"] == 10
+    assert found["run_bytes_each"] == pytest.approx(3 * (1000**0.5 - 10**0.5) * 2**20 / 990)
+
+
+def test_a_run_over_many_made_clients_is_measured(script: Script) -> None:
+    row = json.loads(script("million", "--clients 500 --cohort 10 --rounds 3")[-1])
+    assert row["visits"] == 30 and row["clients"] == row["distinct"] == 500
+
+
+# -- for a GPU -----------------------------------------------------------------------------------------------
+
+
+def test_the_rounds_for_a_gpu_are_measured_on_a_processor(script: Script) -> None:
+    said = script("gpu", "--device cpu --models logistic --clients 2 --steps 1 --batch 2 --seconds 0 --profile")
+    row = json.loads(said[1])
+    assert row["ms"].keys() == {"ours", "plain", "limit"} and row["apart"] < 1e-6 and "aten::" in "".join(said)
+
+
+def test_steps_of_a_stack_are_measured_on_a_processor(script: Script) -> None:
+    said = script("steps", "--device cpu --small --cases 60x10-small --rows 2")
+    ways = [line for line in said if "ms a step (" in line]
+    assert len(ways) == 6 and all("the same bits" in line for line in ways) and "aten::" in "".join(said)
+
+
+@pytest.mark.skipif("POLYCENTRIC_DATA" not in os.environ, reason="unipen62 is found through POLYCENTRIC_DATA")
+def test_fesem_over_a_few_writers_is_measured(script: Script) -> None:
+    said = script("fesem_writers", "--device cpu --model logistic --writers 5 --most 8 --seconds 0")
+    row = json.loads(said[-1])
+    assert row["ms"].keys() == {"ours", "learning", "limit"} and "5 writers, 40 examples" in row["work"]
+
+
+# -- peers: in processes of their own, which are pinned to a core -----------------------------------------------
+
+
+def peers(*words: str) -> subprocess.CompletedProcess[str]:
+    small = "--models logistic --clients 2 --steps 2 --batch 2 --repeats 1 --executors looped".split()
+    program = [sys.executable, str(ROOT / "benchmarks/peers.py")]
+    return subprocess.run([*program, *small, *words], capture_output=True, text=True, check=False)
+
+
+def test_a_peer_takes_turns_and_ends_with_our_model_and_who_is_not_there_is_passed_over() -> None:
+    done = peers("--peers", "flower", "loop", "--python-flower", "false")
+    assert done.returncode == 0, done.stderr
+    first, *rows = done.stdout.splitlines()
+    ours, theirs = map(json.loads, rows)
+    assert first.startswith("flower is not installed")
+    assert ours["who"] == "polycentric" and ours["plain"] > 0 and theirs["who"] == "loop"
+    assert theirs["apart"] < 1e-6 and theirs["seconds"] > 0 and theirs["times_ours"] > 0
+
+
+def test_a_peer_that_does_other_work_is_an_error(tmp_path: Path) -> None:
+    hindered = "import torch\ntorch.optim.SGD.step = lambda self, closure=None: None\n"
+    (tmp_path / "sitecustomize.py").write_text(hindered)
+    done = peers("--peers", "loop", "--path-loop", str(tmp_path))
+    assert done.returncode == 1 and "not the same work" in done.stdout

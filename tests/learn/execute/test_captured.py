@@ -1,0 +1,226 @@
+"""Captured steps: the same bits as launched ones, in as few replays as there are graphs for, within their memory."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from polycentric import Federation, Prox, Stacked, Task, Train
+from polycentric.learn.batches import Plan
+from polycentric.learn.execute import stacked
+from polycentric.learn.execute.stacked import RUNS, Captured, bucket_size, empty_aligned
+from polycentric.learn.gpu.in_place import descend
+from polycentric.models import mlp
+from polycentric.stacks.cohort import Cohort
+from polycentric.stacks.stack import Stacks
+
+Make = Callable[..., Federation]
+SIZES = (100, 37, 37, 5)
+
+
+def on(device: str, blobs: Make, **changes: Any) -> tuple[Stacked, Stacked, Train, Stacks, Cohort]:
+    """Two executors of the same work, one that captures and one that does not."""
+    federation = blobs(SIZES, dtype=torch.float32).to(device)
+    task = Task.of(federation, lambda shape, n: mlp(shape, n, (5,)), device=device)
+    n = len(SIZES)
+    rows = {name: row.repeat(n, 1) + torch.arange(n, device=device)[:, None] / 8 for name, row in task.start().items()}
+    cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
+    captured, launched = Stacked(task, federation.train), Stacked(task, federation.train)
+    captured.captures, launched.captures = True, False
+    return captured, launched, Train(**{"lr": 0.05, "batch": 4} | changes), rows | {"start": rows["model"]}, cohort
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Without a GPU: a function is its own graph. What is recorded and replayed is written down."""
+    done: list[str] = []
+
+    def recorded(function: Any, pool: object) -> Callable[[], object]:
+        steps = function.args[0]  # of Captured._steps
+        done.append(f"record {steps}")
+        return lambda: done.append(f"replay {steps}") or function()
+
+    monkeypatch.setattr(stacked, "settled", lambda function: function())
+    monkeypatch.setattr(stacked, "recorded", recorded)
+    return done
+
+
+CHANGES: list[dict[str, Any]] = [{}, {"momentum": 0.9, "terms": (Prox(0.5),)}, {"optimizer": "adam"}]
+CHANGES.append({"terms": (Prox(0.5, implicit=True),)})  # puts another row in the place of the one that moved
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_captured_is_launched(changes: dict[str, Any], overwrites: bool, blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs, **changes)
+    for run in (captured, launched) if overwrites else ():
+        run.client = replace(run.client, descent=partial(descend, run.task))  # as on a GPU
+    given = {name: row.clone() for name, row in rows.items()}
+    for _ in range(3):
+        a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    assert all(torch.equal(rows[name], given[name]) for name in rows)
+    assert any(word.startswith("replay") for word in replays)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 16, 17, 100])
+def test_rows_have_room_to_begin_with_a_line(width: int, dtype: torch.dtype) -> None:
+    room = empty_aligned(torch.empty(1, width, dtype=dtype).expand(3, -1))
+    assert room.shape == (3, width) and room.dtype == dtype and room.stride(1) == 1
+    assert room.stride(0) * room.element_size() % 64 == 0 and width <= room.stride(0) < width + 16
+    assert empty_aligned(torch.empty(3, dtype=dtype)).shape == (3,)
+
+
+def test_a_stretch_takes_few_replays_and_graphs_are_recorded_once(blobs: Make, replays: list[str]) -> None:
+    captured, _, train, rows, cohort = on("cpu", blobs)
+    captured(train, rows, cohort)  # steps 25, 10, 10, 2: stretches of 2, 8 and 15
+    assert replays == [
+        *("record 8", "replay 8"),  # three clients; the first two steps, of four, were launched
+        *("record 8", "replay 8", "record 2", "replay 2", "replay 2", "replay 2", "record 1", "replay 1"),
+    ]
+    replays.clear()
+    captured(train, rows, cohort)
+    assert replays == ["replay 8", "replay 8", "replay 2", "replay 2", "replay 2", "replay 1"]
+
+
+def test_an_executor_takes_its_graphs_with_it(blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(function: Callable[[], object], pool: object) -> Callable[[], object]:
+        function()  # a graph remembers kernels, and not who asked for them
+        return lambda: None
+
+    monkeypatch.setattr(stacked, "recorded", recorded)
+    captured, _, train, rows, cohort = on("cpu", blobs)
+    captured(train, rows, cohort)
+    gone = [weakref.ref(it) for it in (captured, *captured.graphs.values())]
+    gc.collect()
+    gc.disable()
+    try:
+        del captured
+        assert len(gone) > 1 and not any(it() for it in gone)  # at once, without a search for circles
+    finally:
+        gc.enable()
+
+
+def test_a_short_stretch_that_comes_often_is_captured(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs, steps=3)
+    for _ in range(stacked.OFTEN // 3):
+        captured(train, rows, cohort)
+    assert not replays
+    a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+    assert replays == ["record 2", "replay 2", "record 1", "replay 1"]
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def test_the_newest_has_room_and_the_oldest_makes_it(
+    blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs)
+    learners = [replace(train, lr=lr) for lr in (0.1, 0.2, 0.3)]
+    captured(learners[0], rows, cohort)
+    monkeypatch.setattr(stacked, "COPIES", next(iter(captured.graphs.values())).bytes)
+    for learner in (*learners, learners[0]):
+        a, b = captured(learner, rows, cohort), launched(learner, rows, cohort)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    assert [key[0] for key in captured.graphs] == [learners[2], learners[0]]  # type: ignore[index]
+
+
+def test_more_clients_take_more_places_and_fewer_take_the_first(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs)
+    for some in ([1, 2], [0, 1, 2, 3], [3, 0], [0, 1, 2, 3]):
+        mine, few = {name: row[some] for name, row in rows.items()}, cohort[torch.tensor(some)]
+        a, b = captured(train, mine, few), launched(train, mine, few)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    (graphs,) = captured.graphs.values()
+    assert graphs.room == len(SIZES)
+
+
+def test_clients_of_many_sizes_need_few_graphs(blobs: Make, replays: list[str]) -> None:
+    federation = blobs(range(1, 60), dtype=torch.float32)
+    task = Task.of(federation, lambda shape, n: mlp(shape, n, (5,)))
+    n = federation.n_clients
+    rows = {name: row.repeat(n, 1) for name, row in task.start().items()}
+    cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
+    captured, launched = Stacked(task, federation.train), Stacked(task, federation.train)
+    captured.captures = True
+    train = Train(lr=0.05, batch=1, epochs=2)
+    for _ in range(20):
+        a = captured(train, rows, cohort)
+    torch.testing.assert_close(a, launched(train, rows, cohort))
+    (graphs,) = captured.graphs.values()
+    widths = {min(bucket_size(active), n) for active in range(1, n + 1)}
+    assert set(graphs.replays) == widths and len(widths) == 12
+
+
+def test_a_rung_is_near() -> None:
+    for n in range(1, 1000):
+        assert n <= bucket_size(n) <= 1.5 * n and bucket_size(bucket_size(n)) == bucket_size(n) <= bucket_size(n + 1)
+
+
+def test_nobody_takes_a_step(blobs: Make, replays: list[str]) -> None:
+    captured, _, train, rows, cohort = on("cpu", blobs)
+    still = replace(train, steps=1)
+    plan = Plan(torch.zeros(len(SIZES), dtype=torch.int64), 4)
+    with mock.patch.object(Train, "plan", lambda *_: plan):
+        out = captured(still, rows, cohort)
+    assert torch.equal(out["model"], rows["model"]) and not replays
+
+
+def test_who_takes_no_step_is_not_moved(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs)
+    plan = Plan(torch.tensor([9, 0, 3, 0]), 4)
+    with mock.patch.object(Train, "plan", lambda *_: plan):
+        a, b = captured(train, rows, cohort), launched(train, rows, cohort)
+    assert torch.equal(a["model"], b["model"]) and torch.equal(a["model"][[1, 3]], rows["model"][[1, 3]])
+    assert not torch.equal(a["model"], rows["model"])
+
+
+def test_any_number_of_steps_can_be_taken() -> None:
+    assert RUNS[-1] == 1 and list(RUNS) == sorted(RUNS, reverse=True)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 10, 27])
+def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> None:
+    def step(carry: Stacks, rows: Stacks, index: torch.Tensor, weight: torch.Tensor) -> Stacks:
+        return {"sum": 3 * carry["sum"] + index.sum(-1) * weight.sum(-1) + rows["row"]}
+
+    draw = torch.Generator().manual_seed(n)
+    index = torch.randint(0, 5, (n, 2, 4), generator=draw)
+    weight = torch.randint(0, 5, (n, 2, 4), generator=draw).double()
+    rows, carry = {"row": torch.ones(2).double()}, {"sum": torch.zeros(2).double()}
+    graph = Captured(carry, rows, index[0], weight[0], None)
+    expected = carry
+    for i, w in zip(index, weight, strict=True):
+        expected = step(expected, rows, i, w)
+    found = []
+    for start in (carry, {"sum": torch.ones(2)}, carry):
+        graph.enter(start, rows)
+        graph.take(step, index, weight)
+        found.append(graph.leave(0, 2)["sum"])
+    one, other, two = found
+    assert torch.equal(one, expected["sum"]) and torch.equal(two, expected["sum"])
+    assert not torch.equal(one, other)
+    assert not carry["sum"].any()
+
+
+def test_on_a_gpu_captured_is_launched(blobs: Make) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    captured, launched, train, rows, cohort = on("cuda", blobs, momentum=0.9, terms=(Prox(0.5),))
+    never = Stacked(captured.task, captured.split)
+    for _ in range(3):
+        a = captured(train, rows, cohort)
+        with mock.patch.multiple(stacked, LONG=1 << 60, OFTEN=1 << 60):
+            b = never(train, rows, cohort)
+        assert all(torch.equal(a[name], b[name]) for name in b)
+        torch.testing.assert_close(a, launched(train, rows, cohort))
+    (graphs,), (none,) = captured.graphs.values(), never.graphs.values()
+    assert {wide: sorted(runs) for wide, runs in graphs.replays.items()} == {3: [8], 1: [1, 2, 8]} and not none.replays

@@ -1,0 +1,254 @@
+"""Client-level privacy: what leaves a client is short, what a center adds is enough, and nothing else leaks by."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+from torch import Tensor
+
+import polycentric as pc
+from polycentric import Gaussian, Method, UsageError
+from polycentric.cli import outcome
+from polycentric.method import Exchange
+from polycentric.methods import METHODS
+from polycentric.parts.privacy import epsilon, reach
+from polycentric.runs.loop import Schedule, prepare
+from polycentric.runs.settings import build_method
+from polycentric.stacks.cohort import Cohort
+from polycentric.stacks.mixing import Heard, Mixing
+from polycentric.topology import Cells, Star
+from polycentric.topology.cells.tables import GivenCells
+from support import Make, everyone, random, ready
+
+LAW = settings(max_examples=60)
+SIZES = (23, 7, 12, 4, 30, 9)
+SIX = GivenCells.of(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0], [1, 0, 0, 0, 1, 1]]))
+TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
+RECIPES: dict[str, dict[str, Any]] = {
+    "fedavg": {}, "fedprox": {"mu": 0.1}, "fedmes": {"cells": SIX, "alpha_v": 1.5}, "hierarchical": {"cells": SIX},
+}  # fmt: skip
+every_recipe = pytest.mark.parametrize("name", RECIPES)
+
+
+def built(name: str, privacy: Any, **more: Any) -> Method:
+    return METHODS[name](**RECIPES[name] | TRAINING | {"privacy": privacy} | more)
+
+
+# -- at the clients ------------------------------------------------------------------------------------------
+
+
+@every_recipe
+@pytest.mark.parametrize("executor", ["looped", "stacked"])
+def test_without_clip_and_noise_it_is_no_privacy_bit_for_bit(name: str, executor: str, blobs: Make) -> None:
+    how = {"executor": executor, "dtype": "float32", "schedule": Schedule(3)}
+    with_it = ready(built(name, Gaussian(math.inf, 0.0)), blobs(SIZES), **how).go()
+    without = ready(METHODS[name](**RECIPES[name] | TRAINING), blobs(SIZES), **how).go()
+    assert torch.equal(with_it.state.centers["model"], without.state.centers["model"])
+    assert with_it.history == without.history and with_it.summary()["epsilon"] is None
+
+
+@LAW
+@given(
+    st.integers(0, 10**6), st.floats(-3, 3), st.floats(-3, 4), st.sampled_from([torch.float32, torch.float64]),
+)  # fmt: skip
+def test_no_update_is_longer_than_the_clip(seed: int, clip: float, far: float, dtype: torch.dtype) -> None:
+    """S8, whatever the model they begin from; short ones are sent as they are, long ones keep their direction."""
+    start = (10**far * random(seed, 6, 40)).to(dtype)
+    update = torch.logspace(-4, 4, 6, dtype=torch.float64)[:, None] * random(seed + 1, 6, 40)
+    model, bound = (start + update).to(dtype), 10**clip
+    rows = {"start": start, "model": model, "other": update}
+    sent = Gaussian(bound, 1.0).at_clients(rows)
+    length = (sent["model"].double() - start.double()).norm(dim=1)
+    assert bool((length <= bound * (1 + 1e-6)).all()) and sent["other"] is update
+    before = (model.double() - start.double()).norm(dim=1)
+    assert torch.equal(sent["model"][before <= bound], model[before <= bound])
+    if dtype == torch.float64 and far < 1:
+        long = before > bound
+        expected = start + update * (bound / before)[:, None]
+        torch.testing.assert_close(sent["model"][long], expected[long], rtol=1e-5, atol=1e-6 * bound)
+
+
+def test_an_update_that_is_not_finite_is_sent_as_none() -> None:
+    start, model = random(0, 3, 5), random(1, 3, 5)
+    model[0, 2], model[1, 0] = math.nan, math.inf
+    sent = Gaussian(1.0, 1.0).at_clients({"start": start, "model": model})["model"]
+    assert torch.equal(sent[:2], start[:2]) and sent.isfinite().all()
+
+
+# -- at the centers ------------------------------------------------------------------------------------------
+
+
+def added(privacy: Gaussian, up: Mixing, width: int, who: Cohort) -> Tensor:
+    heard = {"model": Heard(torch.zeros(up.shape[0], width, dtype=torch.float64), up.total > 0)}
+    return privacy.at_centers(heard, {}, lambda cohort: up, who, who)["model"].values
+
+
+@pytest.mark.parametrize("noise", [0.5, 3.0])
+def test_noise_is_normal_with_the_variance_that_is_promised(noise: float) -> None:
+    """Per center noise * clip * s_i, s_i by the heaviest client; other centers, rounds and seeds draw anew."""
+    up = Mixing.sparse(
+        torch.tensor([0, 0, 0, 1, 1]), torch.arange(5), torch.tensor([3.0, 1.0, 1.0, 1.0, 1.0]).double(), (2, 5)
+    )
+    found, width = added(Gaussian(2.0, noise), up, 200_000, everyone(5)), 200_000
+    for center, share in enumerate((0.6, 0.5)):
+        drawn = found[center] / (noise * 2.0 * share)
+        assert float(drawn.var()) == pytest.approx(1, abs=5 / math.sqrt(width)) and abs(float(drawn.mean())) < 0.015
+        assert kstest(drawn[:5000].numpy(), "norm").pvalue > 1e-3
+    others = [added(Gaussian(2.0, noise), up, 20_000, everyone(5, *key)) for key in ((1, 0), (0, 1))]
+    for other in (found[1, :20_000], others[0][0], others[1][0]):
+        assert abs(float(torch.corrcoef(torch.stack([found[0, :20_000], other]))[0, 1])) < 0.03
+    assert torch.equal(found, added(Gaussian(2.0, noise), up, 200_000, everyone(5)))
+
+
+@LAW
+@given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 10**6), st.sampled_from(["share", "keep", "none"]))
+def test_no_client_moves_all_centers_together_by_more_than_one(n: int, k: int, seed: int, rest: Any) -> None:
+    """sum_i (a_ik / s_i)^2 <= 1 for every client: the joint norm, also of who is heard in several places."""
+    weight = torch.rand(k, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    weight[torch.rand(k, n, generator=torch.Generator().manual_seed(seed + 1)) < 0.5] = 0
+    up = Mixing.dense(weight, rest)
+    scale = reach(up)
+    a = weight / weight.sum(1, keepdim=True).clamp(min=1e-300) if rest == "share" else weight
+    joint = torch.where(scale[:, None] > 0, a / scale.clamp(min=1e-300)[:, None], 0.0).square().sum(0)
+    assert float(joint.max()) <= 1 + 1e-12
+    apart = Mixing.scatter(torch.arange(n) % k, k, random(seed, n).abs() + 0.1)  # nobody is heard twice
+    receiver, _, own = apart.links
+    assert torch.allclose(reach(apart)[receiver], torch.stack([
+        (own[receiver == r] / own[receiver == r].sum()).max() for r in receiver.tolist()
+    ]))  # fmt: skip
+
+
+@every_recipe
+def test_leaving_out_any_update_moves_the_centers_by_no_more_than_is_hidden(name: str, blobs: Make) -> None:
+    """Measured: a round with and without the update of each client, over all centers, in units of the noise."""
+    method = built(name, Gaussian(0.05, 0.0), every=0) if name == "hierarchical" else built(name, Gaussian(0.05, 0.0))
+    run = ready(method, blobs(SIZES))
+    exchange, state = method.exchanges[0], run.state
+    start = random(3, *state.centers["model"].shape)
+    state = replace(state, centers={"model": start}, memory=state.memory | (
+        {"heard": torch.tensor([30.0, 40.0, 50.0], dtype=torch.float64)} if "heard" in state.memory else {}
+    ))  # fmt: skip
+    scale = 0.05 * reach(exchange.topology.up(state.memory, run.clients.everyone(0), "model"))
+    whole = pc.run_round(method, state, run.clients)[0].centers["model"]
+    answers = run.clients.answers
+    moved = []
+    for k in range(6):
+
+        def without(exchange: Exchange, state: Any, cohort: Cohort, k: int = k) -> Any:
+            for answer in answers(exchange, state, cohort):
+                mine = (answer.block.index == k).nonzero()[:, 0]
+                sent = answer.sent["model"].clone()
+                sent[mine] = (exchange.topology.down(state.memory, answer.block, "model") @ state.centers["model"])[
+                    mine
+                ]
+                yield replace(answer, sent=answer.sent | {"model": sent})
+
+        object.__setattr__(run.clients, "answers", without)
+        other = pc.run_round(method, state, run.clients)[0].centers["model"]
+        moved.append(float(((whole - other) / scale[:, None]).norm()))
+    assert max(moved) <= 1 + 1e-6 and min(moved) > 0.01
+    if name in ("fedavg", "fedprox"):
+        assert max(moved) == pytest.approx(1, rel=1e-5)  # the largest client's update is longer than the clip
+
+
+def test_a_fixed_denominator_counts_everyone_who_might_have_come_and_noise_comes_even_if_nobody_does() -> None:
+    exchange = Exchange(
+        learn=(pc.Train(**TRAINING),),
+        topology=Star(denominator=3.0),
+        select=pc.Poisson(1e-9),
+        privacy=Gaussian(2.0, 1.5),
+    )
+    federation = pc.load("digits", clients=6)
+    run = prepare(Method.of("private", exchange), federation, model="logistic", dtype="float64")
+    state, trips = pc.run_round(run.method, run.state, run.clients)
+    assert len(trips[0].arrived) == 0
+    drawn = state.centers["model"] - run.state.centers["model"]
+    assert float(drawn.std()) == pytest.approx(2.0 * 1.5 / 3, rel=0.1)
+
+
+@every_recipe
+def test_noise_is_the_same_for_every_executor(name: str, blobs: Make) -> None:
+    method = built(name, Gaussian(1.0, 0.5), select=pc.Uniform(4))
+    a, b = (
+        ready(method, blobs(SIZES), executor=executor, schedule=Schedule(3)).go() for executor in ("looped", "stacked")
+    )
+    torch.testing.assert_close(a.state.centers["model"], b.state.centers["model"], rtol=1e-9, atol=1e-9)
+    plain = ready(built(name, Gaussian(1.0, 0.0), select=pc.Uniform(4)), blobs(SIZES), schedule=Schedule(3)).go()
+    assert not torch.allclose(a.state.centers["model"], plain.state.centers["model"], atol=0.01)
+
+
+# -- what it is worth ----------------------------------------------------------------------------------------
+
+
+def test_epsilon_is_the_closed_form() -> None:
+    rho = 20 / (2 * 4.0**2)
+    assert epsilon(rho, 1e-5) == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
+    assert epsilon(math.inf, 0.1) == math.inf and Gaussian(1.0, 4.0).rho == 1 / 32
+    assert Gaussian(1.0, 0.0).rho == math.inf
+    with pytest.raises(UsageError, match=r"delta must be in \(0, 1\), got 1"):
+        epsilon(1.0, 1)
+
+
+@every_recipe
+def test_the_summary_tells_the_epsilon_of_the_rounds_so_far(name: str, blobs: Make) -> None:
+    private = ready(built(name, Gaussian(1.0, 2.0)), blobs(SIZES), schedule=Schedule(4)).go()
+    assert private.summary()["epsilon"] == pytest.approx(epsilon(4 / 8, 6**-1.1))
+
+
+def test_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "fedavg", "--clients", "6", "--rounds", "2", "--model", "logistic", "--out", str(tmp_path / "run")]
+    assert outcome([*words, "--set", "privacy=gaussian(clip=0.5, noise=1)", "--set", "privacy.noise=2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(epsilon(2 / 8, 6**-1.1))
+    assert build_method("fedmes", {"privacy": "gaussian(clip=1, noise=0.5)"}) == pc.fedmes(privacy=Gaussian(1.0, 0.5))
+    assert build_method("fedavg", {"privacy": "none"}) == pc.fedavg()
+
+
+# -- where it is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: pc.fedavg(select=pc.Active(5), privacy=p), "Gaussian protects model, but value would leave"),
+        (lambda p: pc.fedprox(adaptive=True, privacy=p), "but loss would leave the clients unprotected"),
+        (lambda p: pc.fedavg(aggregate=pc.Median(), privacy=p), "Median is not a sum with weights"),
+        (lambda p: pc.fedmes(models=2, privacy=p), "where clients belong in CellClusters is found from what they send"),
+        (lambda p: replace(pc.fesem().at(1)[-1], privacy=p), "where clients belong in Clusters"),
+        (lambda p: replace(pc.cfl().exchanges[0], privacy=p), "where clients belong in Splitting"),
+        (lambda p: replace(pc.dpsgd().exchanges[0], privacy=p), "without a center that could add noise"),
+        (lambda p: replace(pc.fedcurv().exchanges[0], privacy=p), "would leave the clients unprotected"),
+        (lambda p: replace(pc.mtl().exchanges[0], privacy=p), "task would leave the clients unprotected"),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_hide_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(Gaussian(1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("clip", "noise", "message"),
+    [
+        (0.0, 1.0, "clip must be positive, got 0"),
+        (1.0, -1.0, "noise must be a number from 0 up, got -1"),
+        (1.0, math.nan, "noise must be a number from 0 up, got nan"),
+        (math.inf, 1.0, "give Gaussian a finite clip"),
+    ],
+)
+def test_bad_settings_are_refused(clip: float, noise: float, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Gaussian(clip, noise)
+
+
+def test_cells_are_the_ones_that_are_tested() -> None:
+    """SIX has clients in one cell and in two, so that the laws above see both."""
+    covers = Cells(SIX).cells_at(everyone(6)).covers
+    assert sorted(set(covers.tolist())) == [1, 2]

@@ -1,0 +1,98 @@
+"""What law tests share: small models, a run before its first round and the states after it, equality to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from polycentric import Federation, Method, State, run_round
+from polycentric.models import mlp
+from polycentric.runs.loop import Run, prepare
+from polycentric.stacks.cohort import Cohort
+
+Make = Callable[..., Federation]  # the fixtures `blobs`, `quadratics` and `made`
+
+every_executor = pytest.mark.parametrize("executor", ["looped", "stacked"])
+
+
+def small(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    return mlp(shape, n_outputs, hidden=(4,))
+
+
+def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    return nn.Linear(*shape, n_outputs, bias=False)
+
+
+def ready(method: Method, federation: Federation, **how: Any) -> Run:
+    """A run before its first round, in float64."""
+    return prepare(method, federation, **{"model": small, "dtype": "float64"} | how)
+
+
+def rounds_of(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> list[State]:
+    """The state before the first round, and after every one."""
+    prepared = ready(method, federation, **how)
+    states = [prepared.state]
+    for _ in range(rounds):
+        states.append(run_round(method, states[-1], prepared.clients)[0])
+    return states
+
+
+def after(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> State:
+    return rounds_of(method, federation, rounds, **how)[-1]
+
+
+def model(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> Tensor:
+    """What the centers hold after some rounds."""
+    return after(method, federation, rounds, **how).centers["model"]
+
+
+def everyone(n: int, round: int = 0, seed: int = 0) -> Cohort:
+    """Clients of one example each."""
+    ones = torch.ones(n, dtype=torch.int64)
+    return Cohort(torch.arange(n), ones, ones.double(), n, seed, round)
+
+
+def random(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def assert_same(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def differ(a: Tensor, b: Tensor) -> bool:
+    return not torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest tensor that is made within it: tracemalloc does not see what torch allocates."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = operation(*args, **(kwargs or {}))
+        made = [one.untyped_storage().nbytes() for one in tree_leaves(out) if isinstance(one, Tensor)]
+        self.bytes = max([self.bytes, *made])
+        return out
+
+
+def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our kernels in Triton's interpreter, where there is Triton and no GPU."""
+    pytest.importorskip("triton", reason="the kernels need Triton")
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU the kernels themselves are tested")
+    from triton.runtime import interpreter
+
+    given = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:  # a number is an array of one there, which numpy 2.4 refuses
+        given(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
