@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .round import run_round
     from .runs.choose_k import choose_k
-    from .runs.loop import Run, run
+    from .runs.compare import compare
+    from .runs.loop import Callback, Run
+    from .runs.observe import Moment
+    from .runs.settings import Settings
+    from .runs.start import open, resume, run
     from .simulate.clients import Simulation
     from .simulate.clock import Delays, Normalised, Physical
     from .simulate.ranks import join_ranks
@@ -85,7 +89,11 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "parts.privacy": "Gaussian",
     "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
     "runs.choose_k": "choose_k",
-    "runs.loop": "Run run",
+    "runs.compare": "compare",
+    "runs.loop": "Callback Run",
+    "runs.observe": "Moment",
+    "runs.settings": "Settings",
+    "runs.start": "open resume run",
     "simulate.clients": "Simulation",
     "simulate.clock": "Delays Normalised Physical",
     "simulate.ranks": "join_ranks",
@@ -121,6 +129,7 @@ __all__ = [
     "Alone",
     "Average",
     "ByCell",
+    "Callback",
     "CellMap",
     "CellRegions",
     "CellTable",
@@ -159,6 +168,7 @@ __all__ = [
     "Median",
     "Method",
     "Mixing",
+    "Moment",
     "Momentum",
     "Natural",
     "Normalised",
@@ -173,6 +183,7 @@ __all__ = [
     "Rotations",
     "Run",
     "SameValue",
+    "Settings",
     "Shards",
     "SignFlip",
     "Simulation",
@@ -190,6 +201,7 @@ __all__ = [
     "UsageError",
     "cfl",
     "choose_k",
+    "compare",
     "dpa_sgd",
     "dpsgd",
     "fedavg",
@@ -213,7 +225,9 @@ __all__ = [
     "mocha",
     "mtl",
     "nofed",
+    "open",
     "reptile",
+    "resume",
     "run",
     "run_round",
     "tkm",

@@ -68,7 +68,7 @@ def _quiet(error: Exception) -> bool:
     import typer
 
     from ..errors import Diverged, Lost, OtherRankFailed
-    from .app import Interrupted
+    from .options import Interrupted
 
     rank, _ = _ranks()
     if isinstance(error, Lost) or (isinstance(error, Interrupted) and error.__cause__ and error.__cause__.args):
@@ -84,7 +84,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> int:
     import typer
 
     from ..errors import Diverged, Lost, UsageError
-    from .app import Interrupted
+    from .options import Interrupted
 
     if _quiet(error):
         return 1

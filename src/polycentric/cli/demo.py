@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..runs.compare import compared
 from ..runs.settings import Settings
-from .compare import compare_methods, comparison_table
-from .screen import out, say
+from .screen import counting, out, say
+from .tabulate import comparison_table
 
 COMMON: dict[str, Any] = {
     "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 60, "evaluate_every": 20,
@@ -45,11 +46,8 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
         for seed in range(SEEDS)
         for way, own in WAYS.items()
     ]
-    if folder is None:
-        with tempfile.TemporaryDirectory() as temporary:
-            rows = compare_methods(cells, Path(temporary), 1, quiet)
-    else:
-        rows = compare_methods(cells, folder, 1, quiet)
+    with tempfile.TemporaryDirectory() as temporary, counting("demo", len(cells), quiet) as progress:
+        rows = compared(cells, folder or Path(temporary), progress=progress)
     out.print(comparison_table(rows, SEEDS, cells[0]))
     for line in what_it_shows({row["method"]: row for row in rows}):
         out.print(f"  {line}")

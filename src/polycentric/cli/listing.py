@@ -22,7 +22,7 @@ from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
 from ..runs.metrics import plain
 from ..runs.personalize import personalize
-from ..runs.settings import PARTS, parameters
+from ..runs.words_old import PARTS, parameters
 
 
 def list_methods() -> Group:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..learn.execute.compiled import watchers
-from ..runs.loop import Watcher
+from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
 
 # What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
@@ -40,11 +40,34 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+class Bar(Callback):
+    """A bar over rounds with loss, mean and worst-decile accuracy, and bytes."""
+
+    def __init__(self, bar: Progress, title: str, rounds: int) -> None:
+        self.bar, self.task = bar, bar.add_task(title, total=rounds, numbers="")
+
+    def on_start(self, run: Run) -> None:
+        """Where it goes on from."""
+        self.bar.update(self.task, completed=run.state.round)
+
+    def on_round(self, run: Run, trips: Any) -> None:
+        """One more."""
+        self.bar.update(self.task, completed=run.state.round)
+
+    def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
+        """The newest numbers."""
+        self.bar.update(self.task, numbers=_numbers(row))
+
+    def on_compile(self, n: int) -> None:
+        """A program is being compiled."""
+        self.bar.update(self.task, numbers=f"compiling program {n}")
+
+
 @contextmanager
-def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Iterator[Watcher | None]:
-    """A bar over rounds with loss, mean and worst-decile accuracy, bytes, and the time left; on stderr."""
+def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[tuple[Callback, ...]]:
+    """A bar on stderr, and the time left; nothing where nobody would see it."""
     if quiet or not err.is_terminal:
-        yield None
+        yield ()
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -54,21 +77,12 @@ def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Ite
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(title, total=rounds, completed=done, numbers="")
-
-        def watch(round: int, rounds: int, row: dict[str, Any] | None) -> None:
-            bar.update(task, completed=round)
-            if row is not None:
-                bar.update(task, numbers=_numbers(row))
-
-        def compiling(n: int) -> None:
-            bar.update(task, numbers=f"compiling program {n}")
-
-        watchers.append(compiling)
+        shown = Bar(bar, title, rounds)
+        watchers.append(shown.on_compile)
         try:
-            yield watch
+            yield (shown,)
         finally:
-            watchers.remove(compiling)
+            watchers.remove(shown.on_compile)
 
 
 @contextmanager

@@ -36,13 +36,15 @@ def show(
       polycentric topology show matcha --set "graph=erdos-renyi(p=0.3)" --clients 12 --png graph.png
     """
     from ..errors import UsageError, require
+    from ..runs.start import built_method
     from ..topology.cells.theory import cells_of
-    from .app import _settings
+    from .options import settings_of
     from .screen import out as screen
     from .screen import say, tell
 
-    said = _settings(method, set=settings, clients=clients, seed=seed)
-    built, clients, seed = said.build_method(), said.clients, said.seed
+    typed = {"set": settings, "clients": clients, "seed": seed}
+    said = settings_of(method, {name: value for name, value in typed.items() if value is not None})
+    built, clients, seed = built_method(said), said.clients, said.seed
     topology = built.exchanges[-1].topology
     cells = cells_of(topology)
     if cells is None:

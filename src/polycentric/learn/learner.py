@@ -80,6 +80,11 @@ class Learner(ABC):
     def plan(self, cohort: Cohort) -> Plan:
         """How many steps every client takes, and on how many examples each."""
 
+    @property
+    def trains_like(self) -> Learner | None:
+        """The plain training that is nearest to it, for fine-tuning in the same way; None: there is none."""
+        return None
+
     def work(self, cohort: Cohort) -> Plan:
         """What the steps cost, for a clock: the plan, where a step is a step."""
         return self.plan(cohort)

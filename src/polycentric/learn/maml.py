@@ -25,6 +25,7 @@ from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
 from .batches import Plan, plan_of
 from .learner import Client, Learner
+from .train import Train
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Maml(Learner):
         """A gradient for every inner step and for the outer one; a Hessian-vector product is worth two."""
         return self.steps + 1 if self.first_order else 3 * self.steps + 1
 
+    @property
+    def trains_like(self) -> Train:
+        """Its inner steps."""
+        return Train(lr=self.lr, batch=self.batch)
+
     def plan(self, cohort: Cohort) -> Plan:
         """One batch."""
         most = int(cohort.sizes.max()) if self.batch is None and self.held_out else self.batch
@@ -70,14 +76,14 @@ class Maml(Learner):
         """The whole of it: inner steps, then the gradient pulled back through them."""
         inner, outer = self.halves(batch) if self.held_out else (batch, batch)
 
-        def slope_on(batch: Batch) -> Callable[[Tensor], Tensor]:
+        def gradient_on(batch: Batch) -> Callable[[Tensor], Tensor]:
             return grad(lambda model: client.task.mean_loss(row | {"model": model}, batch))
 
-        gradient = slope_on(inner)
+        gradient = gradient_on(inner)
         path = [carry["model"]]
         for _ in range(self.steps):
             path.append(path[-1] - self.lr * gradient(path[-1]))
-        v = slope_on(outer)(path[-1])
+        v = gradient_on(outer)(path[-1])
         if not self.first_order:
             for theta in reversed(path[:-1]):
                 v = v - self.lr * curvature_along(gradient, theta, v)

@@ -66,6 +66,11 @@ class Train(Learner):
         require(0 <= self.weight_decay < math.inf, f"weight_decay must be a number from 0 up, got {self.weight_decay}")
 
     @property
+    def trains_like(self) -> Train:
+        """Itself."""
+        return self
+
+    @property
     def rule(self) -> Rule:
         """The step rule, with the learning rate taken out: it changes from round to round."""
         if self.optimizer == "adam":

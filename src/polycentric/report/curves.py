@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError, require, unknown
+from ..runs.folder import Folder
 from ..runs.metrics import is_share
-from ..runs.record import Folder
 from .figure import band, colour, panels
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import torch
 
 from ..data import Federation, Split
-from ..stacks.draw import uniform
 from ..errors import require
-from .loop import run
 from ..methods import METHODS
+from ..stacks.draw import uniform
+from .start import run
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import torch
 from scipy.sparse import coo_array
 from torch import Tensor
 
-from ..simulate.clients import Simulation
-from ..stacks.cohort import Cohort
 from ..data import Split
 from ..learn import Gradient, Train
 from ..method import Exchange, Method, State
-from .metrics import Scores, score
 from ..round import opened, receive
-from ..stacks.stack import Stacks, to_device_of, take, write
+from ..simulate.clients import Simulation
+from ..stacks.cohort import Cohort
+from ..stacks.stack import Stacks, take, to_device_of, write
 from ..topology import inner_products
+from .metrics import Scores, score
 
 CHUNK = 4096  # examples of one model at once
 FEW = 1000  # centers whose inner products are all computed

@@ -7,7 +7,6 @@ resumed, and only the others are run; so a table that was interrupted goes on wh
 from __future__ import annotations
 
 import hashlib
-import json
 import multiprocessing
 import os
 import re
@@ -21,23 +20,19 @@ from typing import Any
 
 import torch
 
-from .settings import Settings
 from ..data import Federation
-from ..errors import Diverged, UsageError
-from .loop import Run, Watcher, environment, resume
-from ..simulate.ranks import ALONE, Ranks
-from .record import Folder
+from ..errors import Diverged
+from .folder import Folder
+from .loop import Run
+from .settings import Settings
+from .start import Given, attach_folder, load_data, prepared, resumed
 
-Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
+ProgressCallback = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
 
 
 def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
-    # Defaults are left out, so that a setting added later does not orphan the runs there are.
-    said = settings.model_dump(exclude={"device", "checkpoint_every", "workers", "state"}, exclude_defaults=True)
-    files = _files({"partition": said.get("partition"), **said.get("set", {})})
-    text = json.dumps(said | ({"files": files} if files else {}), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return settings.name(_files({"partition": settings.partition, **settings.set}))
 
 
 def _files(settings: dict[str, Any]) -> dict[str, str]:
@@ -48,100 +43,29 @@ def _files(settings: dict[str, Any]) -> dict[str, str]:
     return {word: hashlib.sha256(Path(word).read_bytes()).hexdigest() for word in sorted(words) if os.path.isfile(word)}
 
 
-def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:
-    """Give a run its folder, and write there what it was made from."""
-    prepared.folder = folder
-    # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
-    found: dict[str, Any] = {"executor": prepared.clients.executor, "device": str(prepared.clients.task.device)}
-    if prepared.clients.block is not None:  # it goes on with the same blocks, whatever there is room for then
-        found |= {"block": prepared.clients.block}
-    if prepared.clients.ranks.size > 1:  # and with any number of ranks
-        found |= {"device": prepared.clients.task.device.type}
-    folder.write_json("config.json", settings.model_dump() | found)
-    folder.write_json("environment.json", environment(prepared))
-    return prepared
-
-
-def reopen(
-    folder: Folder | None,
-    watch: Watcher | None = None,
-    federation: Federation | None = None,
-    ranks: Ranks = ALONE,
-) -> tuple[Run, list[str]]:
-    """Go on with a run from its folder alone, with as many threads as it began with: sums depend on them.
-
-    Of several ranks only the first has the folder: it tells the others what is in it.
-    """
-    told = ""
-    with ranks.together():
-        if folder:
-            environment = folder.read_json("environment.json")
-            told = json.dumps([settings_of(folder).model_dump(), environment.get("threads")])
-    values, threads = json.loads(ranks.text(told))
-    with ranks.together():
-        settings = Settings.of(values)
-        if ranks.size > 1:  # every rank takes its own
-            settings = settings.model_copy(update={"device": settings.device.partition(":")[0]})
-        prepared = settings.prepare(federation, ranks)
-        if isinstance(threads, int) and 1 <= threads <= 1024 and threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
-    return resume(prepared, folder, watch)
-
-
-def ended(folder: Folder, device: str | None = None) -> Run:
-    """A finished run as it was at its end, for looking at: nothing is trained, nothing written.
-
-    `device`: where to look at it; None: where it was run.
-    """
-    settings = settings_of(folder)
-    prepared = (settings if device is None else settings.model_copy(update={"device": device})).prepare()
-    checkpoint, problems = folder.load(prepared.clients.task.device)
-    if checkpoint is None:
-        raise UsageError(f"{folder.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
-    prepared.state, prepared.tally, prepared.folder = checkpoint.state, checkpoint.tally, folder
-    prepared.history, prepared.places = list(checkpoint.history), folder.read_places()
-    if prepared.schedule.patience and checkpoint.tally.best_round is not None:
-        prepared.state = folder.load_best(prepared.clients.task.device)
-    return prepared
-
-
-def settings_of(folder: Folder) -> Settings:
-    """What a run was made from."""
-    values, where = folder.read_json("config.json"), str(folder.path / "config.json")
-    if "data" not in values:
-        raise UsageError(f"{where} does not say which data: the run was begun in Python, so go on with it from there")
-    return Settings.of(values, where)
-
-
-def home(settings: Settings, parent: Path) -> Path:
+def run_dir(settings: Settings, parent: Path) -> Path:
     """Where a cell's run is, or will be."""
     return parent / f"{settings.method}-{digest(settings)}"
 
 
 def finished(settings: Settings, parent: Path) -> dict[str, Any] | None:
     """The summary of a cell that was run to its end; None if it was not."""
-    path = home(settings, parent)
-    return Folder(path).read_json("summary.json") if (path / "summary.json").is_file() else None
+    folder = Folder(run_dir(settings, parent))
+    return folder.read_json("summary.json") if folder.finished else None
 
 
 def run_cell(
-    settings: Settings,
-    parent: Path,
-    federation: Federation | None = None,
-    watch: Watcher | None = None,
-    *,
-    beside: int = 1,
+    settings: Settings, parent: Path, federation: Federation | None = None, *, beside: int = 1
 ) -> dict[str, Any]:
     """The summary of one cell, run only as far as it has to be, with so many `beside` each other."""
     if done := finished(settings, parent):
         return done
-    path = home(settings, parent)
+    path, given = run_dir(settings, parent), Given(federation=federation)
     try:
-        if (path / "environment.json").is_file():
-            return reopen(Folder.open(path), watch, federation)[0].summary()
+        if Folder(path).begun:
+            return resumed(Folder.open(path), given)[0].go().summary()
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        prepared = in_its_share(settings.prepare(federation), beside)
-        return enter(prepared, settings, Folder(path)).go(watch).summary()
+        return attach_folder(in_its_share(prepared(settings, given), beside), Folder(path)).go().summary()
     except Diverged as error:
         found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
         Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
@@ -160,24 +84,24 @@ def in_its_share(prepared: Run, beside: int) -> Run:
 
 
 def run_cells(
-    cells: Sequence[Settings], parent: Path, *, jobs: int = 1, told: Told | None = None
+    cells: Sequence[Settings], parent: Path, *, jobs: int = 1, progress: ProgressCallback | None = None
 ) -> list[dict[str, Any]]:
     """The summaries of all cells, in their order. `jobs` > 1 runs so many processes beside each other."""
     parent.mkdir(parents=True, exist_ok=True)
     if jobs > 1:
-        return _beside_each_other(cells, parent, jobs, told)
+        return _beside_each_other(cells, parent, jobs, progress)
     out, federations = [], {}
     for cell in cells:
-        data = (cell.data, cell.partition, cell.clients, cell.seed, cell.valid, cell.patience)
+        data = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.valid, cell.patience)
         if data not in federations:
-            federations = {data: cell.load_data()}  # the newest only: cells of one federation stand together
+            federations = {data: load_data(cell)}  # the newest only: cells of one federation stand together
         out.append(run_cell(cell, parent, federations[data]))
-        if told:
-            told(len(out), len(cells), out[-1])
+        if progress:
+            progress(len(out), len(cells), out[-1])
     return out
 
 
-def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, told: Told | None) -> list[dict[str, Any]]:
+def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, progress: ProgressCallback | None) -> list[dict[str, Any]]:
     """Cells for which memory is too short beside the others are run again, half as many at a time."""
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
     out: list[dict[str, Any]] = [{} for _ in cells]
@@ -198,8 +122,8 @@ def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, told:
                         short.append(place)
                         continue
                     done += 1
-                    if told:
-                        told(done, len(cells), out[place])
+                    if progress:
+                        progress(done, len(cells), out[place])
             except BaseException:  # Ctrl-C, or a cell that cannot be run: nobody waits for the other cells
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in set(multiprocessing.active_children()) - others:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError, require
-from .evaluate import evaluate
 from ..learn import Train
+from .evaluate import evaluate
 from .loop import Run, trainer_of
 from .metrics import Scores, share_below
 

@@ -1,112 +1,93 @@
-"""From words to a run: names, TOML files and `--set key=value` become methods, data and models.
+"""Everything a run is made from: one frozen, checked object.
 
-A setting is reached by its name wherever it lives: `lr` of the clients' training, `select` of the method,
-`select.n` of the selection. Parts are written as they are built: `uniform(n=10)`, `momentum(lr=1, beta=0.9)`.
-Nothing that is read is ever executed.
+An option of a run is written here and nowhere else. The options of the command and their `--help`, the keys of a TOML
+file, the arguments of `pc.run`, `config.json` and the names of finished runs all follow from the fields of `Settings`.
+What they mean is built in `runs.start`; this module needs no tensors, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import re
+import hashlib
+import json
 import tomllib
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..parts.aggregate import Aggregate, GeometricMedian, Krum, Mean, Median, TrimmedMean
-from ..parts.attack import Attack, LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
-from ..simulate.clock import Clock, Delays, Normalised, Physical
-from ..topology.cells.coverage import Geometry
-from ..topology.cells.geometries import GEOMETRIES
-from ..data import Federation, load
-from ..errors import UsageError, require, unknown
-from ..topology.graphs.networks import NETWORKS, Network
-from ..learn import Train
-from .loop import Run, Schedule, prepare
-from ..method import Method
-from ..methods import METHODS
-from ..parts.objective import Prox, Term
-from ..parts.optimizer import SGD, Adam, Average, Center, Momentum
-from ..parts.privacy import Gaussian, NoPrivacy, Privacy
-from ..simulate.ranks import ALONE, Ranks
-from ..parts.select import Active, Churn, Everyone, Poisson, Select, Uniform
-from ..topology.cells.by_cell import ByCell
-from ..stacks.stack import WHOLE, Cut, KeepPrivate
-
-# For every kind of part: what it may be called in a config, and what that builds.
-PARTS: dict[object, dict[str, Callable[..., Any]]] = {
-    Select: {
-        "everyone": Everyone,
-        "uniform": Uniform,
-        "poisson": Poisson,
-        "active": Active,
-        "churn": Churn,
-        "by-cell": ByCell,
-    },
-    Center: {"average": Average, "sgd": SGD, "momentum": Momentum, "adam": Adam},
-    Aggregate: {
-        "mean": Mean,
-        "trimmed-mean": TrimmedMean,
-        "median": Median,
-        "krum": Krum,
-        "geometric-median": GeometricMedian,
-    },
-    Attack: {
-        "nan": NotANumber,
-        "sign-flip": SignFlip,
-        "large-norm": LargeNorm,
-        "same-value": SameValue,
-        "label-flip": LabelFlip,
-    },
-    Cut: {"whole": lambda: WHOLE, "private": KeepPrivate},
-    Term: {"prox": Prox},
-    Privacy: {"none": NoPrivacy, "gaussian": Gaussian},
-    Geometry: GEOMETRIES,
-    Clock: {"physical": Physical, "normalised": Normalised, "delays": Delays},
-    Network: NETWORKS,
-}
+from ..errors import UsageError, unknown
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
+
+
+def option(default: Any, help: str, *, matters: bool = True, **bounds: Any) -> Any:
+    """A field of `Settings`, explained; `matters`: whether results depend on it, so that it is part of a run's name."""
+    return Field(default, description=help, json_schema_extra={"matters": matters}, **bounds)
 
 
 class Settings(BaseModel):
     """Everything a run is made from; what `config.json` in its folder holds."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     method: str
-    data: str = "digits"
-    partition: str | None = None
-    clients: int | None = Field(default=None, ge=1, le=LARGEST)
-    valid: float = Field(default=0.0, ge=0, lt=1)
-    model: str | None = None
-    rounds: int = Field(default=50, ge=0, le=LARGEST)
-    seed: int = Field(default=0, ge=0, lt=1 << 63)
-    set: dict[str, Any] = Field(default_factory=dict)
-    evaluate_every: int | None = Field(default=None, ge=1)
-    checkpoint_every: int | None = Field(default=None, ge=1)
-    patience: int | None = Field(default=None, ge=1)
-    target: float | None = Field(default=None, gt=0, le=1)
-    fine_tune: int = Field(default=1, ge=0)
-    dissimilarity: bool = False
-    optimistic: bool = False
-    held_out: float = Field(default=0.0, ge=0, lt=1)
-    held_out_seed: int | None = Field(default=None, ge=0, lt=1 << 63)
-    attack: str | None = None
-    executor: Literal["auto", "looped", "stacked", "compiled"] = "auto"
-    block: int | None = Field(default=None, ge=1)
-    workers: int = Field(default=1, ge=1, le=1024)
-    device: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    precision: Literal["float32", "tf32", "bf16"] = "float32"
-    clock: str = "physical"
-    state: Literal["memory", "disk"] = "memory"
+    data: str = option("digits", "A data set by name or path; `polycentric data list` shows them.")
+    partition: str | None = option(
+        None,
+        "How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, cells=c, "
+        "skewed=10; then +rotations=2 or +sample=10000.",
+    )
+    clients: int | None = option(None, "How many clients.", ge=1, le=LARGEST)
+    valid: float = option(0.0, "Share of every client's training examples held out for validation.", ge=0, lt=1)
+    data_seed: int | None = option(None, "Of how data are dealt. [default: the seed]", ge=0, lt=1 << 63)
+    model: str | None = option(
+        None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
+    )
+    rounds: int = option(50, "How many rounds.", ge=0, le=LARGEST)
+    seed: int = option(0, "Of everything random.", ge=0, lt=1 << 63)
+    set: dict[str, Any] = Field(
+        default_factory=dict,
+        description="A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.",
+    )
+    evaluate_every: int | None = option(None, "Rounds between evaluations. [default: about 50 in a run]", ge=1)
+    checkpoint_every: int | None = option(
+        None, "Rounds between checkpoints. [default: every 30 seconds]", matters=False, ge=1
+    )
+    patience: int | None = option(
+        None, "Stop after so many evaluations without a better validation score, and keep the best model.", ge=1
+    )
+    target: float | None = option(None, "Stop once the test accuracy over all examples is there.", gt=0, le=1)
+    fine_tune: int = option(1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0)
+    dissimilarity: bool = option(False, "Also measure how unlike the clients' gradients are.")
+    optimistic: bool = option(
+        False, "Also score centers chosen by the test labels: a bias to show, not a result."
+    )
+    held_out: float = option(0.0, "Share of the clients that never train and are scored apart.", ge=0, lt=1)
+    held_out_seed: int | None = option(None, "Of who is held out. [default: the seed]", ge=0, lt=1 << 63)
+    attack: str | None = option(
+        None, "Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2)."
+    )
+    executor: Literal["auto", "looped", "stacked", "compiled"] = option(
+        "auto", "How clients are run: looped, stacked, compiled or auto."
+    )
+    block: int | None = option(None, "Clients learned at once. [default: what fits the cache]", ge=1)
+    workers: int = option(
+        1, "Blocks of clients learned beside each other, on the processor.", matters=False, ge=1, le=1024
+    )
+    device: str = option("auto", "cpu, cuda, cuda:1, or auto.", matters=False)
+    dtype: Literal["float32", "float64"] = option("float32", "float32 or float64.")
+    precision: Literal["float32", "tf32", "bf16"] = option(
+        "float32", "How clients multiply: float32, bf16, or on a GPU tf32."
+    )
+    clock: str = option(
+        "physical",
+        "How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); with "
+        "deadline=5 in the brackets who is late is left out.",
+    )
+    state: Literal["memory", "disk"] = option(
+        "memory", "Where what clients keep is held: memory, or disk for files in the run's folder.", matters=False
+    )
 
     @staticmethod
     def of(values: Mapping[str, Any], where: str = "the command") -> Settings:
@@ -122,59 +103,27 @@ class Settings(BaseModel):
             got = "" if first["type"] == "missing" else f", got {first['input']!r}"
             raise UsageError(f"{key} in {where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from error
 
-    def build_method(self) -> Method:
-        """The method these settings describe."""
-        return build_method(self.method, self.set)
+    def changed(self, **values: Any) -> Settings:
+        """The same with some values replaced, checked again."""
+        return Settings.of(self.model_dump() | values)
 
-    def build_clock(self) -> Clock:
-        """The clock these settings describe."""
-        clock: Clock = part_of("clock", self.clock, PARTS[Clock])
-        return clock
+    def evaluates(self, round: int) -> bool:
+        """Whether the models are scored after this round."""
+        every = self.evaluate_every or max(1, self.rounds // 50)
+        return round % every == 0 or round == self.rounds
 
-    def build_attack(self) -> Attack | None:
-        """The attack these settings describe: `sign-flip(share=0.2)`."""
-        attack: Attack | None = value_of("attack", self.attack, Attack | None)
-        return attack
+    def name(self, files: Mapping[str, str]) -> str:
+        """A short name for these settings: equal settings, equal names; `files`: digests of files that they name."""
+        # Defaults are left out, so that an option added later does not orphan the runs there are.
+        said = self.model_dump(exclude=indifferent(), exclude_defaults=True)
+        text = json.dumps(said | ({"files": dict(files)} if files else {}), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def load_data(self) -> Federation:
-        """The federation these settings describe."""
-        valid = self.valid or (0.1 if self.patience else 0.0)  # patience needs somebody to ask
-        return load(self.data, partition=self.partition, clients=self.clients, seed=self.seed, valid=valid)
 
-    def prepare(self, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
-        """The run these settings describe, before its first round."""
-        # Before the data are read: a mistake costs nothing.
-        method, clock, attack = self.build_method(), self.build_clock(), self.build_attack()
-        federation = federation if federation is not None else self.load_data()
-        schedule = Schedule(
-            self.rounds,
-            self.evaluate_every,
-            self.checkpoint_every,
-            self.patience,
-            self.target,
-            self.fine_tune,
-            self.dissimilarity,
-            self.optimistic,
-        )
-        return prepare(
-            method,
-            federation,
-            model=self.model,
-            seed=self.seed,
-            schedule=schedule,
-            executor=self.executor,
-            block=self.block,
-            held_out=self.held_out,
-            held_out_seed=self.held_out_seed,
-            attack=attack,
-            device=self.device,
-            dtype=self.dtype,
-            precision=self.precision,
-            clock=clock,
-            workers=self.workers,
-            ranks=ranks,
-            state=self.state,
-        )
+def indifferent() -> set[str]:
+    """Settings that results do not depend on: where a run computes, and how often it writes."""
+    extra = {name: field.json_schema_extra for name, field in Settings.model_fields.items()}
+    return {name for name, how in extra.items() if isinstance(how, dict) and how.get("matters") is False}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -204,165 +153,6 @@ def pairs(settings: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set takes key=value, got '{text}'; for example --set lr=0.1")
         out[key.strip()] = value.strip()
     return out
-
-
-# -- methods -------------------------------------------------------------------------------------------------
-
-
-def parameters(method: str) -> dict[str, inspect.Parameter]:
-    """Every setting a method has, its own and those of its clients' training."""
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    recipe = METHODS[method]
-    found = dict(inspect.signature(recipe, eval_str=True).parameters)
-    if any(p.kind is p.VAR_KEYWORD for p in found.values()):
-        found = {name: p for name, p in found.items() if p.kind is not p.VAR_KEYWORD}
-        own = inspect.signature(Train, eval_str=True).parameters
-        found |= {name: p for name, p in own.items() if name not in found and name != "trains"}
-    return found
-
-
-def build_method(name: str, settings: Mapping[str, Any]) -> Method:
-    """A method with some of its settings changed, all checked."""
-    known = parameters(name)
-    own, inner = _sorted_out(settings)
-    values: dict[str, Any] = {}
-    for key in own | inner:
-        if key not in known:
-            raise unknown(f"setting of {name}", key, known)
-        wanted, fields = known[key].annotation, inner.get(key, {})
-        if key in own:
-            values[key] = value_of(key, own[key], wanted, fields)
-        elif dataclasses.is_dataclass(part := known[key].default) and not isinstance(part, type):
-            values[key] = _changed(key, part, fields)
-        else:
-            raise UsageError(f"{key} of {name} has no settings of its own, so '{key}.{next(iter(fields))}' cannot be set")
-    return METHODS[name](**values)
-
-
-def _sorted_out(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Settings of the method, and settings of its parts: `select.n=5`, or a table {name, n}."""
-    own: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
-    for key, value in settings.items():
-        head, dot, field = str(key).partition(".")
-        if dot:
-            inner.setdefault(head, {})[field] = value
-        elif isinstance(value, Mapping):
-            table = dict(value)
-            if "name" in table:
-                own[head] = table.pop("name")
-            if table:
-                inner.setdefault(head, {}).update(table)
-        else:
-            own[head] = value
-    return own, inner
-
-
-def _changed(key: str, part: Any, fields: Mapping[str, Any]) -> Any:
-    """A part with some of its fields replaced."""
-    known, name = typing.get_type_hints(type(part)), type(part).__name__.lower()
-    for field in fields:
-        if not known:
-            raise UsageError(f"{key}={name} has no settings, so '{key}.{field}' cannot be set; choose another {key} first")
-        if field not in known:
-            raise unknown(f"setting of {key}={name}", str(field), known)
-    return dataclasses.replace(part, **{f: value_of(f"{key}.{f}", v, known[f]) for f, v in fields.items()})
-
-
-def value_of(key: str, value: Any, wanted: Any, fields: Mapping[str, Any] | None = None) -> Any:
-    """A word or a TOML value as the type a setting wants."""
-    options = typing.get_args(wanted) if typing.get_origin(wanted) in (Union, types.UnionType) else (wanted,)
-    text = value.strip() if isinstance(value, str) else value
-    if type(None) in options and (text is None or (isinstance(text, str) and text.lower() in ("none", "all"))):
-        return None
-    for option in options:
-        if option in PARTS:
-            return part_of(key, text, PARTS[option], fields)
-        if typing.get_origin(option) is tuple and typing.get_args(option)[0] in PARTS:
-            catalog = PARTS[typing.get_args(option)[0]]
-            items = text if isinstance(text, list) else [t for t in _split(str(text)) if t]
-            return tuple(part_of(key, item, catalog) for item in items)
-        if typing.get_origin(option) is Literal:
-            if text in typing.get_args(option):
-                return text
-            raise unknown(key, str(text), map(str, typing.get_args(option)))
-        if option in (bool, int, float, str):
-            return _scalar(key, text, option)
-    raise UsageError(f"{key} cannot be set from a config; set it in Python")
-
-
-def part_of(
-    key: str, value: Any, catalog: Mapping[str, Callable[..., Any]], fields: Mapping[str, Any] | None = None
-) -> Any:
-    """`uniform(n=10)` as the part it names; `fields` are given beside it and win."""
-    match = re.fullmatch(r"([A-Za-z][\w-]*)(?:\((.*)\))?", str(value).strip(), re.DOTALL)
-    if not match:
-        raise UsageError(f"{key} must be one of {', '.join(catalog)}, like {next(iter(catalog))}, got '{value}'")
-    name, words = match[1].lower(), _split(match[2] or "")
-    if name not in catalog:
-        raise unknown(key, name, catalog)
-    build = catalog[name]
-    if build is KeepPrivate:
-        return KeepPrivate(*(_unquoted(word) for word in words))
-    known = dict(inspect.signature(build, eval_str=True).parameters)
-    given: dict[str, Any] = {}
-    for position, word in enumerate(words):
-        field, equals, rest = word.partition("=")
-        if known and not equals and position >= len(known):
-            hint = "; regions are separated by blanks" * (name == "regions")
-            raise UsageError(f"{name} takes {', '.join(known)}, and '{word.strip()}' is one too many{hint}")
-        field = field.strip() if equals else list(known)[position] if known else ""
-        if field in given:
-            raise UsageError(f"{name} is given {field} twice in {key}={value}")
-        given[field] = rest if equals else word
-    given |= fields or {}
-    for field in given:
-        if field not in known:
-            taken = f"setting of {name}", str(field), known
-            raise unknown(*taken) if known else UsageError(f"{name} has no settings, got '{value}'")
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
-    if missing:
-        raise UsageError(f"{name} needs {missing[0]}: write {key}={name}({missing[0]}=...)")
-    return build(**{f: value_of(f"{key}.{f}", v, known[f].annotation) for f, v in given.items()})
-
-
-def _scalar(key: str, value: Any, wanted: type) -> Any:
-    if wanted is bool:
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if isinstance(value, bool) or str(value).lower() in words:
-            return value if isinstance(value, bool) else words[str(value).lower()]
-        raise UsageError(f"{key} must be true or false, got '{value}'")
-    if wanted is str:
-        return _unquoted(str(value))
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = wanted(value)
-        if wanted is int and isinstance(value, float) and value != number:
-            raise ValueError
-    except (ValueError, TypeError, OverflowError) as error:
-        kind = "a whole number" if wanted is int else "a number"
-        raise UsageError(f"{key} must be {kind}, got '{value}'") from error
-    require(wanted is float or abs(number) <= LARGEST, f"{key} must be at most {LARGEST:,}, got {value}")
-    return number
-
-
-def _split(text: str) -> list[str]:
-    """Commas at the outermost level."""
-    parts, depth, last = [], 0, ""
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            parts.append(last.strip())
-            last = ""
-        else:
-            last += letter
-    return [*parts, last.strip()] if last.strip() else parts
-
-
-def _unquoted(text: str) -> str:
-    return text.strip().strip("'\"")
 
 
 def _one_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...data.federation import Pool
+from ...data.federation import Federation, Pool
 from ...data.partition import Iid, _check_count, _check_labels, _only_classes, _shared_out
 from ...errors import require, unknown
 from ...stacks import draw
+from ..base import Topology
 from .coverage import Geometry, covered
 from .geometries import geometry, geometry_of
 from .shapes import Attached, Overlap
+from .theory import cells_of
 
 
 @dataclass(frozen=True)
@@ -140,3 +143,25 @@ def _in_cells(words: str, clients: int | None) -> InCells:
 
     setting: Any = given.get("setting", "c").lower()
     return InCells(clients, setting, cells, int(per_client), yes("two_per_cell", "false"), yes("mixed", "true"))
+
+
+def compare_cells(topology: Topology, federation: Federation, seed: int) -> None:
+    """Say so where data were dealt for other cells than the method's, or for the same map drawn by another seed."""
+    own = cells_of(topology)
+    names = federation.group_names
+    in_cells = bool(names) and all(re.fullmatch(r"cell \d+(\+\d+)*", name) for name in names)
+    if own is None or federation.group is None or not in_cells:
+        return
+    apart = federation.n_clients
+    for cells in {own.geometry, own.geometry.of if isinstance(own.geometry, Attached) else own.geometry}:
+        regions = covered(cells, federation.n_clients, seed).regions
+        known = {f"cell {name}": number for number, name in enumerate(regions.names())}
+        dealt = torch.tensor([known.get(name, -1) for name in names])[federation.group.cpu()]
+        apart = min(apart, int(((dealt != regions.of) & (federation.train.sizes.cpu() > 0)).sum()))
+    if apart:
+        warnings.warn(
+            f"the data are dealt for other cells than the method's: {apart} of {federation.n_clients} clients are "
+            'elsewhere; if that is not meant, give both the same, --partition "cells(setting=c, cells=...)" and --set '
+            '"cells=...", and a map one seed',
+            stacklevel=3,
+        )

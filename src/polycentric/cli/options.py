@@ -1,0 +1,118 @@
+"""Options that commands share. Those of a run are not written here: they follow from the fields of `Settings`."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import typer
+
+from ..runs.settings import Settings
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=Settings.model_fields["set"].description)
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Wait = Annotated[float, typer.Option(help="Under torchrun: seconds without a word before another rank counts as lost.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")
+]
+
+
+def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that takes settings of a run as options: its `**options` are those that were typed.
+
+    By default all of them; `only` some, or all `without` some.
+    """
+    chosen = [name for name in Settings.model_fields if name in only or (not only and name not in ("method", *without))]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def typed(**given: Any) -> None:
+            options = {name: given.pop(_argument(name)) for name in chosen}
+            command(**given, options={name: value for name, value in options.items() if value is not None})
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
+        first = [p for p in own if _is_argument(p)]
+        derived = [
+            inspect.Parameter(_argument(name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name))
+            for name in chosen
+        ]
+        rest = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p not in first]
+        typed.__signature__ = inspect.Signature([*first, *derived, *rest])  # type: ignore[attr-defined]
+        typed.__annotations__ = {p.name: p.annotation for p in (*first, *derived, *rest)}
+        return typed
+
+    return decorate
+
+
+def _argument(name: str) -> str:
+    """A name for Python: `set` is taken by a builtin, and the option is spelled by itself."""
+    return f"{name}_"
+
+
+def _option(name: str) -> Any:
+    """The option that a field of `Settings` becomes; None: it was not typed."""
+    field = Settings.model_fields[name]
+    if name == "set":
+        return Sets
+    flag = f"--{name.replace('_', '-')}"
+    help, default = field.description or "", field.default
+    if default is not None and not isinstance(default, bool):
+        help += f" [default: {default}]"
+    return Annotated[_plain(field.annotation) | None, typer.Option(flag, help=help, show_default=False)]
+
+
+def _plain(annotation: Any) -> Any:
+    """The type an option is read as; what words are allowed is checked, and said, by `Settings`."""
+    kinds = [annotation]
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    return str if typing.get_origin(kinds[0]) is Literal else kinds[0]
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(part, typer.models.ArgumentInfo) for part in typing.get_args(parameter.annotation)[1:])
+
+
+def settings_of(method: str, options: dict[str, Any]) -> Settings:
+    """Settings from a method's name, or from a TOML file, and from options; all that is wrong in them is said."""
+    from ..runs.settings import changed, pairs, read_toml
+    from ..runs.start import check_words
+
+    values: dict[str, Any] = {"method": method}
+    if method.endswith(".toml"):
+        values = read_toml(Path(method))
+        check_words(Settings.of(values, method))  # what is wrong in the file is said of the file
+    given = {key: value for key, value in options.items() if key != "set"}
+    changes = options.get("set") or []
+    settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
+    check_words(settings)  # every mistake in the settings is found before anything is read or written
+    return settings
+
+
+class Interrupted(Exception):
+    """Ctrl-C, with what to type to go on."""
+
+
+@contextmanager
+def interruptible(command: str = "") -> Iterator[None]:
+    """Say after Ctrl-C how to go on: with `command`, or with the same one again. The same where a rank was lost."""
+    from ..errors import Lost
+
+    again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
+    try:
+        yield
+    except KeyboardInterrupt as end:
+        raise Interrupted(again) from end
+    except Lost as end:
+        raise Lost(f"{end}; {again}") from end

@@ -1,0 +1,224 @@
+"""Commands that run a method, go on with a run, and look at one: run, resume, personalize, clusters."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import AsJson, Out, Quiet, Wait, interruptible, of_settings, settings_of
+
+
+@of_settings()
+def run(
+    method: Annotated[str, typer.Argument(help="A method (`polycentric methods`) or a CONFIG.toml.")],
+    options: dict[str, Any],
+    out: Out = None,
+    wait: Wait = 600.0,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
+    ] = False,
+    track: Annotated[bool, typer.Option("--track", help="Write TensorBoard events into the run's folder.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one method on one federation.
+
+    Examples:
+
+      polycentric run fedavg --data digits --rounds 20
+
+      polycentric run fedprox --data digits --partition dirichlet=0.3 --clients 40 --set mu=0.1 --set lr=0.05
+
+      polycentric run fedavg --set "select=uniform(n=10)" --set "center=momentum(lr=1, beta=0.9)"
+
+      torchrun --standalone --nproc-per-node 2 -m polycentric run fedavg --rounds 20
+    """
+    from ..runs.folder import Folder
+    from ..runs.metrics import plain
+    from ..runs.start import attach_folder, prepared
+    from ..simulate.ranks import join_ranks
+    from .screen import out as screen
+    from .screen import progress, summary_table, tell
+    from .track import tensorboard
+
+    with join_ranks(wait) as ranks:
+        folder, hidden = None, quiet or as_json or not ranks.first
+        with ranks.together():
+            asked = settings_of(method, options)
+            made = prepared(asked, ranks=ranks)
+            if ranks.first:
+                name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+                folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
+                attach_folder(made, folder)
+                made.callbacks += (tensorboard(folder.path),) if track else ()
+        again = f"polycentric resume {folder.path}" if folder else ""
+        with progress(asked.method, asked.rounds, quiet=hidden) as watching, interruptible(again):
+            made.callbacks += watching
+            made.go()
+        below = _share_below_alone(asked, made, hidden) if alone else None
+    if folder is None:  # another rank speaks for all
+        return
+    summary = made.summary()
+    if below is not None:
+        summary["metrics"] |= plain({"share_below_alone": below})
+        folder.write_json("summary.json", summary)
+    if as_json:
+        tell(summary)
+        return
+    screen.print(summary_table(summary))
+    closing_lines(summary, folder)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted, or is to go on.")],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="So many rounds in all, more than the run was begun with.")
+    ] = None,
+    wait: Wait = 600.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with an interrupted run; it ends with the very bits it would have had.
+
+    With --rounds a finished run takes more rounds, and ends as a run that was begun with as many.
+    """
+    from ..runs.folder import Folder
+    from ..runs.start import resumed
+    from ..simulate.ranks import join_ranks
+    from .screen import out as screen
+    from .screen import progress, say, summary_table, tell
+
+    with join_ranks(wait) as ranks:
+        opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
+        with ranks.together():
+            if ranks.first:
+                opened = Folder.open(folder)
+                wanted = max(opened.read_config()[0].rounds, rounds or 0)
+                summary = opened.read_json("summary.json") if opened.finished else {}
+        done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
+        if done == "no":
+            with (
+                progress(f"resume {folder.name}", wanted, quiet=hidden) as watching,
+                interruptible(f"polycentric resume {folder}"),
+            ):
+                ended, problems = resumed(opened, ranks=ranks, rounds=rounds)
+                ended.callbacks += watching
+                ended.go()
+            summary = ended.summary()
+    if opened is None:  # another rank speaks for all
+        return
+    if done == "yes":
+        say(
+            f"note: {folder} is finished, so nothing was run; `polycentric resume {folder} --rounds N` takes more rounds"
+        )
+    else:
+        for problem in problems:
+            say(f"note: {problem}")
+    if as_json:
+        tell(summary)
+        return
+    screen.print(summary_table(summary))
+    closing_lines(summary, opened)
+
+
+def personalize(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    steps: Annotated[str, typer.Option(help="Numbers of local steps, separated by commas.")] = "0,1,2,5,10,20,50",
+    lr: Annotated[float | None, typer.Option(help="Learning rate of fine-tuning. [default: the method's]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
+    from ..errors import require
+    from ..runs.start import open as open_run
+    from .listing import personalization
+    from .screen import out as screen
+    from .screen import tell
+
+    wanted = [word.strip() for word in steps.split(",")]
+    good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
+    require(good, f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
+    points, table = personalization(open_run(folder), [int(w) for w in wanted], lr)
+    if as_json:
+        tell({"run_dir": str(folder), "points": points})
+        return
+    screen.print(table)
+
+
+def clusters(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run with several centers.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures. [default: clusters/ in the run's]")] = None,
+    clients: Annotated[int | None, typer.Option(min=4, help="Show at most so many, drawn by the run's seed.")] = None,
+    examples: Annotated[
+        bool, typer.Option(help="Also show examples of each cluster; leave them out where data are personal.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """See the clusters of a run: over the rounds, on a map, as a tree, and by examples.
+
+    Example: polycentric clusters runs/fesem-digits
+    """
+    from ..report.clusters import draw, places_of, told
+    from ..runs.start import open as open_run
+    from .screen import out as screen
+    from .screen import say, tell
+
+    looked_at = open_run(folder)
+    places_of(looked_at)
+    paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
+    found = told(looked_at)
+    if as_json:
+        tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
+        return
+    for path in paths:
+        screen.print(str(path), soft_wrap=True)
+    sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
+    known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
+    say(f"clients of each cluster: {sizes}{known}")
+
+
+def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
+    """Train every client alone under the same training, and compare."""
+    from ..runs.compare import known
+    from ..runs.metrics import share_below
+    from ..runs.start import Given, prepared
+    from .screen import progress
+
+    lonely = asked.changed(method="nofed", set=known("nofed", asked.set), patience=None, fine_tune=0)
+    made = prepared(lonely, Given(federation=ran.federation), ran.clients.ranks)
+    with progress("nofed", asked.rounds, quiet=quiet) as watching:
+        made.callbacks += watching
+        made.go()
+    return share_below(ran.now.counted(ran.scores["in_use"]), ran.now.counted(made.scores["in_use"]))
+
+
+def closing_lines(summary: dict[str, Any], folder: Any) -> None:
+    from .screen import bytes_, say
+
+    clock = str(folder.read_json("config.json").get("clock", ""))
+    took = summary.get("simulated_seconds") or 0
+    unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"
+    say(
+        f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
+        f"down {bytes_(summary['bytes_down'])}; {took:{',.1f' if took >= 10 else '.3g'}} {unit}; {summary['run_dir']}"
+    )
+    if summary.get("late"):
+        say(f"note: {summary['late']} answers missed the deadline and were left out")
+    if summary["dropped"]:
+        say(f"note: {summary['dropped']} answers were not finite and were left out")
+    if summary.get("attackers"):
+        say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
+    if found := summary.get("optimistic"):
+        each, one = found.get("micro_accuracy"), found["one_center"].get("micro_accuracy")
+        if each is not None and one is not None:
+            say(
+                f"note: with the best center of every client by its test labels, which is no result, {each:.1%} of all "
+                f"examples would be right; with the best one for all {one:.1%}"
+            )
+    elif "optimistic" in summary:
+        say("note: no optimistic scores: clients share no whole models to choose among, or there are no classes")
+    if summary["stopped"]:
+        say(f"note: stopped early, {summary['stopped']}")

@@ -1,0 +1,237 @@
+"""A run's folder: what was asked for, what came out, and enough to go on. One writer and one reader for each file.
+
+config.json        the settings, and what else must be handed over to go on (`given`)
+environment.json   versions, device, data fingerprint: what a number depends on besides the settings
+metrics.jsonl      one line for each evaluation; nothing in it depends on time or machine
+places.csv         every client's center at each evaluation, where clients have one
+clients.csv        every client's scores at the end
+edges.csv          every edge's scores at the end, where there are edges
+summary.json       the run in one object, written last: a run that has one is finished
+checkpoints/       the newest states, each a safetensors file and a manifest with digests
+best.*             the best state on the validation split
+state/             what clients keep, where it is held on disk
+log.txt            lines for people
+
+Every file is written whole or not at all. A checkpoint counts only if its digests are right and it belongs to this run
+(`identity`); a damaged one is passed over for the one before. A resumed run ends with the very bytes of an
+uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+import time
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..errors import UsageError
+from ..method import State
+from .checkpoint import Checkpoint, load_checkpoint, load_state, save_checkpoint, save_state
+from .files import replace_file, writing
+from .settings import Settings
+
+KEEP = 3  # checkpoints kept
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+
+
+class Folder:
+    """A run's folder. `Folder.new` never takes over another run's; `Folder.open` wants one that is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def new(path: Path) -> Folder:
+        """A folder of our own; one that holds anything is refused."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError(
+                f"{path} is there already and is not overwritten: choose another --out, or continue it with "
+                f"`polycentric resume {path}`"
+            )
+        with writing(path):
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        return Folder(path)
+
+    @staticmethod
+    def fresh(parent: Path, name: str) -> Folder:
+        """A folder `name`, or `name-2`, `name-3`, ...: whichever is free."""
+        with writing(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 10_000):
+                path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    return Folder.new(path)
+        raise UsageError(f"no free name for {name} in {parent}")
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        """The folder of a run that was begun."""
+        if not (path / "config.json").is_file():
+            raise UsageError(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
+        for left in [*path.glob(".*.tmp"), *path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
+            left.unlink(missing_ok=True)
+        return Folder(path)
+
+    # -- what a run is made from ---------------------------------------------------------------------------
+
+    def write_config(self, settings: Settings, given: Sequence[str]) -> None:
+        """The settings, and the names of what was given as objects of Python that no words say."""
+        self.write_json("config.json", settings.model_dump() | ({"given": list(given)} if given else {}))
+
+    def read_config(self) -> tuple[Settings, tuple[str, ...]]:
+        """The settings, checked, and what must be handed over beside them."""
+        values, where = self.read_json("config.json"), str(self.path / "config.json")
+        given = values.pop("given", [])
+        if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+            raise UsageError(f"given in {where} must be a list of names, got {given!r}")
+        return Settings.of(values, where), tuple(given)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has written what it needs to be gone on with."""
+        return (self.path / "environment.json").is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run ended here."""
+        return (self.path / "summary.json").is_file()
+
+    # -- small files ---------------------------------------------------------------------------------------
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """A JSON file, whole or not at all."""
+        self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """A text file, whole or not at all."""
+        replace_file(self.path / name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """A safetensors file, whole or not at all."""
+        found = {k: t.cpu().contiguous() for k, t in tensors.items()}
+        replace_file(self.path / name, lambda temporary: save_file(found, temporary))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of a file of this run; empty where it is not there."""
+        path = self.path / name
+        try:
+            return load_file(path) if path.is_file() else {}
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of this run."""
+        try:
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{self.path / name} cannot be read: {error}") from error
+        if not isinstance(value, dict):
+            raise UsageError(f"{self.path / name} does not hold a JSON object")
+        return value
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Every evaluation; a line cut short by an interruption is left out."""
+        path = self.path / "metrics.jsonl"
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
+
+    def read_clients(self) -> list[dict[str, str]]:
+        """The lines of clients.csv."""
+        path = self.path / "clients.csv"
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return list(csv.DictReader(file))
+        except (OSError, ValueError, csv.Error) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
+
+    def log(self, line: str) -> None:
+        """A line for people, with the time."""
+        with contextlib.suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        with writing(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rewind_metrics(self, history: Sequence[dict[str, Any]]) -> None:
+        """Make metrics.jsonl what it was at a checkpoint."""
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in history))
+
+    def append_places(self, round: int, places: list[int]) -> None:
+        """One line of places.csv: the round, and every client's center."""
+        with writing(self.path), (self.path / "places.csv").open("a", encoding="utf-8") as file:
+            file.write(",".join(map(str, [round, *places])) + "\n")
+
+    def read_places(self) -> dict[int, list[int]]:
+        """Every client's center, by the round; a line cut short by an interruption is left out."""
+        path = self.path / "places.csv"
+        found: dict[int, list[int]] = {}
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n") and re.fullmatch(r"\d+(,\d+)*\n", line):
+                    round, *places = map(int, line.split(","))
+                    found[round] = places
+        return found
+
+    def rewind_places(self, rounds: Container[int]) -> dict[int, list[int]]:
+        """Make places.csv what it was at a checkpoint, from the rounds that were evaluated until then."""
+        kept = {r: places for r, places in self.read_places().items() if r in rounds}
+        if kept or (self.path / "places.csv").is_file():
+            lines = (",".join(map(str, [r, *places])) + "\n" for r, places in kept.items())
+            self.write_text("places.csv", "".join(lines))
+        return kept
+
+    # -- states --------------------------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint, run: str = "") -> None:
+        """Write a checkpoint and forget the oldest; the one before stays good until this one is."""
+        stem = f"round-{checkpoint.state.round:06d}"
+        tensors = self.path / "checkpoints" / f"{stem}.safetensors"
+        with writing(tensors):
+            tensors.parent.mkdir(exist_ok=True)
+        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run))
+        for old in self._manifests()[KEEP:]:
+            for file in (old, old.with_suffix(".safetensors"), *old.parent.glob(f"{old.stem}.*.bin")):
+                file.unlink(missing_ok=True)
+
+    def load(self, device: torch.device | str = "cpu", run: str = "") -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and what is wrong with those passed over."""
+        problems: list[str] = []
+        for manifest in self._manifests():
+            try:
+                return load_checkpoint(manifest, run, device), problems
+            except DAMAGED as error:
+                problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
+        return None, problems
+
+    def save_best(self, state: State) -> None:
+        """The best state so far on the validation split."""
+        saved = save_state(self.path / "best.safetensors", state)
+        self.write_json("best.json", {"round": state.round, **saved})
+
+    def load_best(self, device: torch.device | str = "cpu") -> State:
+        """The best state on the validation split."""
+        found = self.read_json("best.json")
+        try:
+            return load_state(self.path / "best.safetensors", found, device)
+        except DAMAGED as error:
+            raise UsageError(f"the best model of {self.path} is damaged: {error}") from error
+
+    def _manifests(self) -> list[Path]:
+        """Newest first."""
+        found = (self.path / "checkpoints").glob("round-*.json")
+        return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
