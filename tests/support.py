@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from polycentric import Federation, Method, State, run_round
 from polycentric.models import mlp
-from polycentric.runs.loop import Run, prepare
+from polycentric.runs.folder import Folder
+from polycentric.runs.loop import Run
+from polycentric.runs.start import attach_folder, continued, prepare
 from polycentric.stacks.cohort import Cohort
 
 Make = Callable[..., Federation]  # the fixtures `blobs`, `quadratics` and `made`
@@ -32,6 +35,17 @@ def linear(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
 def ready(method: Method, federation: Federation, **how: Any) -> Run:
     """A run before its first round, in float64."""
     return prepare(method, federation, **{"model": small, "dtype": "float64"} | how)
+
+
+def recorded(run: Run, path: Path) -> Run:
+    """The same run with a folder of its own."""
+    return attach_folder(run, Folder.new(path))
+
+
+def went_on(fresh: Run, folder: Folder | None) -> tuple[Run, list[str]]:
+    """A fresh run put where a folder's left off, run to its end; and what was found damaged."""
+    problems = continued(fresh, folder)
+    return fresh.go(), problems
 
 
 def rounds_of(method: Method, federation: Federation, rounds: int = 3, **how: Any) -> list[State]:

@@ -26,8 +26,8 @@ from polycentric.cli import main, outcome, screen
 from polycentric.cli.demo import WAYS, what_it_shows
 from polycentric.cli.screen import _numbers, spread
 from polycentric.data import load
+from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
-from polycentric.runs.record import Folder
 
 SMALL = ["--data", "ok.npz", "--rounds", "4", "--model", "logistic", "--checkpoint-every", "1"]
 COMMAND = str(Path(sys.executable).with_name("polycentric"))

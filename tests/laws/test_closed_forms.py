@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from polycentric import Federation, Method, Momentum, fedavg, feddist, feddws, fedprox, fedsgd, load, nofed, run_round
-from polycentric.runs.loop import Run, prepare
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from support import Make, assert_same, every_executor, linear
 
 

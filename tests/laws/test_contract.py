@@ -43,14 +43,15 @@ from polycentric.learn import Stacked
 from polycentric.learn.execute import stacked
 from polycentric.learn.gpu.in_place import descend
 from polycentric.round import opened, receive
-from polycentric.runs.loop import Run, Schedule, environment, prepare, resume
-from polycentric.runs.record import Folder
-from polycentric.runs.settings import parameters
+from polycentric.runs.folder import Folder
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
+from polycentric.runs.words_old import parameters
 from polycentric.stacks.stack import WHOLE, Layout
 from polycentric.tasks.task import Task
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered
 from polycentric.topology.graphs.networks import Network, graph_of
-from support import Make, every_executor, small
+from support import Make, every_executor, recorded, small, went_on
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ def test_it_runs_and_learns(name: str, blobs: Make) -> None:
 
 @every_method
 def test_it_tells_how_long_it_would_take_and_what_moved_over_which_links(name: str, blobs: Make) -> None:
-    done = ready(build(name), blobs(), schedule=Schedule(3)).go()
+    done = ready(build(name), blobs(), rounds=3).go()
     times = [row["simulated_seconds"] for row in done.history]
     assert times[0] == 0 and len(times) == 4 and all(a < b < float("inf") for a, b in pairwise(times))
     summary = done.summary()
@@ -345,16 +346,14 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name: str, stopped_after: int,
     method, federation = build(name, select=Uniform(n=3)), blobs()
 
     def begin(where: str, rounds: int) -> Run:
-        prepared = ready(method, federation, schedule=Schedule(rounds, checkpoint_every=1), dtype="float32")
-        prepared.folder = Folder.new(tmp_path / where)
-        prepared.folder.write_json("config.json", {})
-        prepared.folder.write_json("environment.json", environment(prepared))
+        prepared = ready(method, federation, rounds=rounds, checkpoint_every=1, dtype="float32")
+        recorded(prepared, tmp_path / where)
         return prepared
 
     whole = begin("whole", 5).go()
     begin("parts", stopped_after).go()
-    fresh = ready(method, federation, schedule=Schedule(5, checkpoint_every=1), dtype="float32")
-    resumed, problems = resume(fresh, Folder.open(tmp_path / "parts"))
+    fresh = ready(method, federation, rounds=5, checkpoint_every=1, dtype="float32")
+    resumed, problems = went_on(fresh, Folder.open(tmp_path / "parts"))
 
     assert problems == []
     assert same_bits(resumed.state, whole.state)
@@ -447,8 +446,8 @@ def test_the_type_of_numbers_is_kept(name: str, dtype: str, data: torch.dtype, b
 def test_a_client_without_data_changes_nothing_and_is_still_scored(name: str, executor: str, blobs: Make) -> None:
     sizes = (23, 7, 12, 1)
     method, larger = build(name), build(name, **APART.get(name, {}))
-    with_it = ready(larger, blobs((*sizes, 0)), executor=executor, schedule=Schedule(3)).go()
-    without = ready(method, blobs(sizes), executor=executor, schedule=Schedule(3)).go()
+    with_it = ready(larger, blobs((*sizes, 0)), executor=executor, rounds=3).go()
+    without = ready(method, blobs(sizes), executor=executor, rounds=3).go()
     for key, rows in tensors(without.state).items():
         found = tensors(with_it.state)[key]
         if key in MATRICES and found.numel() == 25:
@@ -525,7 +524,7 @@ def test_a_client_that_is_not_finite_is_left_out_and_the_others_do_not_notice(
         build(name),
         blobs((7, 12, 5, 30, 9)),
     )  # ragged: short batches are padded when stacked
-    how = {"executor": executor, "model": steep, "schedule": Schedule(3)}
+    how = {"executor": executor, "model": steep, "rounds": 3}
     done = ready(method, absurd(federation, bad), **how).go()
     without = ready(method, without_training(federation, bad), **how).go()
     assert done.tally.dropped == done.summary()["dropped"] == 3 * len(method.at(0))
@@ -545,10 +544,10 @@ def test_what_was_left_out_is_told_in_the_log(name: str, blobs: Make, tmp_path: 
 @gradient_methods
 def test_half_of_the_clients_may_be_lost_but_not_more(name: str, blobs: Make) -> None:
     federation, method = blobs((8, 9, 10, 11)), build(name)
-    half = ready(method, absurd(federation, 0, 1), model=steep, schedule=Schedule(1)).go()
+    half = ready(method, absurd(federation, 0, 1), model=steep, rounds=1).go()
     assert half.tally.dropped == 2 * len(method.at(0))
     with pytest.raises(Diverged, match="round 0: 3 of 4 clients"):
-        ready(method, absurd(federation, 0, 1, 2), model=steep, schedule=Schedule(1)).go()
+        ready(method, absurd(federation, 0, 1, 2), model=steep, rounds=1).go()
 
 
 @gradient_methods
@@ -666,8 +665,8 @@ def test_on_identical_clients_every_aggregate_is_the_mean(name: str, aggregate: 
 def test_the_moments_of_a_center_live_on_when_resumed(name: str, center: Any, blobs: Make, tmp_path: Path) -> None:
     method, federation = build(name, center=center), blobs()
     run(method, federation, model=small, rounds=2, out=tmp_path / "run")
-    fresh = ready(method, federation, schedule=Schedule(4), dtype="float32")
-    resumed, _ = resume(fresh, Folder.open(tmp_path / "run"))
+    fresh = ready(method, federation, rounds=4, dtype="float32")
+    resumed, _ = went_on(fresh, Folder.open(tmp_path / "run"))
     assert same_bits(resumed.state, after(method, federation, rounds=4, dtype="float32"))
     assert len(resumed.state.centers) > 1
 
@@ -743,8 +742,8 @@ def test_the_private_part_of_an_absent_client_is_not_touched(blobs: Make) -> Non
 
 @pytest.mark.parametrize("private", ["dense*", "head*", "*.bias"])
 def test_bytes_are_those_of_the_shared_part(private: str, blobs: Make) -> None:
-    whole = ready(fedavg(**TRAINING), blobs(), schedule=Schedule(2)).go()
-    part = ready(fedavg(cut=KeepPrivate(private), **TRAINING), blobs(), schedule=Schedule(2)).go()
+    whole = ready(fedavg(**TRAINING), blobs(), rounds=2).go()
+    part = ready(fedavg(cut=KeepPrivate(private), **TRAINING), blobs(), rounds=2).go()
     shared, d = part.state.centers["model"].shape[1], whole.state.centers["model"].shape[1]
     assert 0 < shared < d
     assert whole.tally.bytes_up == whole.tally.bytes_down == 2 * 5 * d * 8
@@ -753,5 +752,5 @@ def test_bytes_are_those_of_the_shared_part(private: str, blobs: Make) -> None:
 
 
 def test_training_alone_moves_no_bytes(blobs: Make) -> None:
-    done = ready(nofed(**TRAINING), blobs(), schedule=Schedule(2)).go()
+    done = ready(nofed(**TRAINING), blobs(), rounds=2).go()
     assert done.tally.bytes_up == done.tally.bytes_down == 0

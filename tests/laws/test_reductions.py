@@ -34,7 +34,7 @@ from polycentric import (
 )
 from polycentric.learn import BatchSchedule
 from polycentric.learn.batches import plan_of
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import Layout
 from support import Make, assert_same, differ, model, small

@@ -22,7 +22,7 @@ from polycentric.learn import BatchSchedule, Compiled, Plan
 from polycentric.learn.batches import PADDING, plan_of
 from polycentric.models import CharLSTM, lg_lenet, mlp
 from polycentric.round import run_round
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.draw import bits
 from polycentric.stacks.stack import Layout, Stacks

@@ -14,7 +14,7 @@ from torch import Tensor
 import polycentric as pc
 from polycentric import Method, State, UsageError
 from polycentric.data import Federation
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import Stacks, write
 from polycentric.topology import Splitting, bipartition, similarities

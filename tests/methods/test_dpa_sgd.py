@@ -33,7 +33,6 @@ from polycentric.models import mlp
 from polycentric.parts.objective import Ridge
 from polycentric.parts.select import Select
 from polycentric.round import receive
-from polycentric.runs.loop import Schedule
 from polycentric.simulate.clock import Delays
 from polycentric.stacks.stack import LastLayer, Layout
 from polycentric.topology import Gossip, TaskGraph
@@ -285,7 +284,7 @@ def test_tasks_with_more_clients_than_numbers_and_equal_tasks_stay_finite(name: 
     )
     how: dict[str, Any] = {"lr": 0.05, "batch": None}
     method = mtl(**how) if name == "mtl" else dpa_sgd(beta=1.0, **how)
-    done = ready(method, twins, schedule=Schedule(5)).go()
+    done = ready(method, twins, rounds=5).go()
     assert all(rows.isfinite().all() for rows in done.state.centers.values())
     assert 20 < done.metrics["condition"] < 1e4
     assert done.history[-1]["condition"] == done.metrics["condition"]
@@ -297,7 +296,7 @@ def test_tasks_with_more_clients_than_numbers_and_equal_tasks_stay_finite(name: 
 @pytest.mark.parametrize("graph", [Ring(), Complete(), network_of(networkx.path_graph(6))], ids=str)
 def test_bytes_of_an_edge(graph: Network, blobs: Make) -> None:
     federation = blobs((6, 7, 8, 9, 5, 4))
-    done = ready(dpa_sgd(graph=graph, **TRAINING), federation, schedule=Schedule(2)).go()
+    done = ready(dpa_sgd(graph=graph, **TRAINING), federation, rounds=2).go()
     d, q = done.state.centers["model"].shape[1], done.state.centers["task"].shape[1]
     made = graph.of(6)
     numbers = sum(d + 2 * q + (1 + made.degree(j)) ** 2 for i in made for j in made[i])
@@ -305,12 +304,12 @@ def test_bytes_of_an_edge(graph: Network, blobs: Make) -> None:
 
 
 def test_bytes_of_absent_neighbours_are_not_counted(blobs: Make) -> None:
-    done = ready(dpa_sgd(select=Uniform(n=1), **TRAINING), blobs(), schedule=Schedule(2)).go()
+    done = ready(dpa_sgd(select=Uniform(n=1), **TRAINING), blobs(), rounds=2).go()
     assert done.tally.bytes_up == done.tally.bytes_down == 0
 
 
 def test_bytes_of_mtl_are_those_of_fedavg_and_the_pull(blobs: Make) -> None:
-    done = ready(mtl(**TRAINING), blobs(), schedule=Schedule(2)).go()
+    done = ready(mtl(**TRAINING), blobs(), rounds=2).go()
     d, q = done.state.centers["model"].shape[1], done.state.centers["task"].shape[1]
     assert done.state.centers["model"].shape[0] == 1 and done.state.centers["task"].shape[0] == 5
     assert done.tally.bytes_up == 2 * 5 * 8 * (d + q)
@@ -329,7 +328,7 @@ def test_bytes_of_mtl_are_those_of_fedavg_and_the_pull(blobs: Make) -> None:
 def test_nobody_waits_for_more_than_those_who_average(mine: Method, other: Method, blobs: Make) -> None:
     """The pull comes from neighbours' neighbours, but through the neighbours: one exchange, one delay."""
     clock, federation = Delays(compute=0.3, link=1.0, jitter=0.7), blobs((6, 7, 8, 9, 5, 4, 3))
-    a, b = (ready(m, federation, clock=clock, schedule=Schedule(4)).go() for m in (mine, other))
+    a, b = (ready(m, federation, clock=clock, rounds=4).go() for m in (mine, other))
     assert a.tally.seconds == pytest.approx(b.tally.seconds) and a.tally.seconds > 4
 
 

@@ -35,7 +35,8 @@ from polycentric import (
 from polycentric.learn import Gradient
 from polycentric.parts.objective import Dane
 from polycentric.parts.select import Select
-from polycentric.runs.loop import Run, prepare
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.simulate.clock import Traffic, traffic
 from support import Make, assert_same, differ, every_executor, linear, small
 

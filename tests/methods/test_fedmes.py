@@ -39,16 +39,16 @@ from polycentric.data import label_counts
 from polycentric.data.partition import parse
 from polycentric.round import receive
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
-from polycentric.runs.loop import Schedule, environment, resume
-from polycentric.runs.record import Folder
-from polycentric.runs.settings import build_method
+from polycentric.runs.folder import Folder
+from polycentric.runs.start import environment
+from polycentric.runs.words_old import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.cells.tables import GivenCells
 from polycentric.topology.cells.theory import edge_facts, zeta
-from support import Largest, after, random, ready, small
+from support import Largest, after, random, ready, small, went_on
 
 LAW = settings(max_examples=30)
 TRAINING = {"lr": 0.05, "epochs": 2, "batch": 5}
@@ -449,7 +449,7 @@ def test_all_is_reached_from_words():
 
 def test_the_mean_of_all_edges_is_scored_on_everybodys_examples(blobs):
     federation, method = blobs(SIZES), fedmes(cells=SIX, **TRAINING)
-    done = ready(method, federation, schedule=Schedule(3)).go()
+    done = ready(method, federation, rounds=3).go()
     mean = done.state.centers["model"].mean(0, keepdim=True)
     one = replace(ready(fedavg(**TRAINING), federation).state, centers={"model": mean}, round=3)
     scores = evaluate(fedavg(**TRAINING), one, done.clients, federation.test).summary()
@@ -462,7 +462,7 @@ def test_an_edge_counts_in_the_mean_once_it_has_learned_though_all_have_left_it(
     at = [f"0,{k},{0.25 if k < 2 else 0.75},0.5\n" for k in range(4)] + ["3,0,0.75,0.5\n", "3,1,0.75,0.5\n"]
     (tmp_path / "trace.csv").write_text("round,client,x,y\n" + "".join(at))
     cells = CellMap(3, radius=0.3, nearest=True, trace=str(tmp_path / "trace.csv"))  # nobody is ever at edge 2
-    run = ready(fedmes(cells=cells, **TRAINING), blobs((8, 7, 6, 5)), schedule=Schedule(4)).go()
+    run = ready(fedmes(cells=cells, **TRAINING), blobs((8, 7, 6, 5)), rounds=4).go()
     assert covered(cells, 4, 0, 4).sizes.tolist() == [0, 4, 0]
     state, federation = run.state, run.federation
     assert state.memory["learned"].tolist() == [True, True, False]
@@ -478,8 +478,7 @@ def test_an_edge_that_covers_nobody_is_not_in_the_mean_of_the_edges(recipe, blob
     table[0, :4], table[1, 3:] = 1, 1
     empty = torch.cat([table, torch.zeros(1, 6, dtype=torch.int64)])
     runs = [
-        ready(recipe(cells=GivenCells.of(cells), **TRAINING), blobs(SIZES), schedule=Schedule(3)).go()
-        for cells in (table, empty)
+        ready(recipe(cells=GivenCells.of(cells), **TRAINING), blobs(SIZES), rounds=3).go() for cells in (table, empty)
     ]
     names = ("average_accuracy", "average_loss", "disagreement", "micro_accuracy")
     for one, other in zip(runs[0].history, runs[1].history, strict=True):
@@ -489,12 +488,12 @@ def test_an_edge_that_covers_nobody_is_not_in_the_mean_of_the_edges(recipe, blob
 
 def test_the_disagreement_is_the_spread_of_the_clients_models(blobs):
     federation, method = blobs(SIZES), fedmes(cells=SIX, alpha_v=1.5, select=Uniform(n=5), **TRAINING)
-    done = ready(method, federation, schedule=Schedule(3)).go()
+    done = ready(method, federation, rounds=3).go()
     everybody = done.clients.everyone(3)
     rows = receive(method.at(3)[0], done.state, everybody)["model"]
     assert done.metrics["disagreement"] == pytest.approx(float((rows - rows.mean(0)).square().sum(1).mean()), rel=1e-9)
     assert done.history[0]["disagreement"] == 0.0
-    met = ready(hierarchical(cells=SIX, every=1, **TRAINING), federation, schedule=Schedule(2)).go()
+    met = ready(hierarchical(cells=SIX, every=1, **TRAINING), federation, rounds=2).go()
     assert met.metrics["disagreement"] == pytest.approx(0.0, abs=1e-20)
 
 
@@ -538,11 +537,11 @@ def test_disagreement_of_many_clients_forms_no_client_model(few, blobs, monkeypa
 
 def test_what_a_checkpoint_does_not_remember_yet_is_as_it_begins(blobs, tmp_path):
     method = hierarchical(cells=SIX, every=2, **TRAINING)
-    first = ready(method, blobs(SIZES), schedule=Schedule(2), folder=Folder.new(tmp_path / "run"))
+    first = ready(method, blobs(SIZES), rounds=2, folder=Folder.new(tmp_path / "run"))
     first.folder.write_json("environment.json", environment(first))
     first.state = replace(first.state, memory={"heard": first.state.memory["heard"]})
     first._checkpoint()
-    done, _ = resume(ready(method, blobs(SIZES), schedule=Schedule(2)), first.folder)
+    done, _ = went_on(ready(method, blobs(SIZES), rounds=2), first.folder)
     assert done.state.round == 2 and done.state.memory.keys() == {"heard", "since", "learned"}
 
 

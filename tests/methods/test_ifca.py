@@ -15,7 +15,7 @@ from polycentric.learn import Choose, candidates
 from polycentric.models import mlp
 from polycentric.round import opened, receive
 from polycentric.runs.evaluate import all_clients
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 from support import small
 
 

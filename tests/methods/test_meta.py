@@ -38,7 +38,8 @@ from polycentric import (
 )
 from polycentric.learn import BatchSchedule, Maml
 from polycentric.runs.evaluate import evaluate
-from polycentric.runs.loop import Run, prepare
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.tasks.task import Batch
 from support import Make, assert_same, differ, every_executor, linear
 

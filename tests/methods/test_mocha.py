@@ -17,7 +17,8 @@ from polycentric import Everyone, Federation, Method, Poisson, State, Uniform, U
 from polycentric.parts.select import Stragglers
 from polycentric.reproduce.mocha import LINKS, times
 from polycentric.round import receive
-from polycentric.runs.loop import Run, Schedule, prepare
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.simulate.clock import Load
 from polycentric.topology.heads.covariance import cov_and_prec
 from support import Make
@@ -154,7 +155,7 @@ def test_at_its_covariance_the_penalty_is_the_squared_nuclear_norm(blobs: Make) 
 def test_the_gap_in_the_metrics_is_the_gap(blobs: Make) -> None:
     federation, strength = blobs(SIZES), 0.1
     method = mocha(strength=strength, every=3)
-    done = ready(method, federation, schedule=Schedule(7, evaluate_every=1)).go()
+    done = ready(method, federation, rounds=7, evaluate_every=1).go()
     states = rounds_of(method, federation, 7)
     assert "gap" not in done.history[0]
     for row, state in zip(done.history[2:], states[1:-1], strict=True):  # told at the start of the round after
@@ -319,7 +320,7 @@ def test_a_row_of_nothing_but_zeros_is_passed_over(blobs: Make) -> None:
 
 
 def test_bytes_are_a_model_each_way_and_a_few_numbers(blobs: Make) -> None:
-    done = ready(mocha(), blobs(SIZES), schedule=Schedule(3)).go()
+    done = ready(mocha(), blobs(SIZES), rounds=3).go()
     d = done.state.centers["model"].shape[1]
     assert done.tally.bytes_down == 3 * 5 * 8 * (d + 1)
     assert done.tally.bytes_up == 3 * 5 * 8 * (d + 2)

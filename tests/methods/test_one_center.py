@@ -45,11 +45,11 @@ from polycentric import (
     run_round,
 )
 from polycentric.parts.optimizer import AdaptiveMu
-from polycentric.runs.loop import Run, Schedule, environment, resume
-from polycentric.runs.record import Folder
+from polycentric.runs.folder import Folder
+from polycentric.runs.loop import Run
 from polycentric.simulate.clock import Traffic, traffic
 from polycentric.stacks.mixing import Heard
-from support import Make, assert_same, differ, every_executor, linear, ready
+from support import Make, assert_same, differ, every_executor, linear, ready, recorded, went_on
 
 LAW = settings(max_examples=80)
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5, "momentum": 0.5, "decay": 0.9}
@@ -272,16 +272,14 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name: str, stopped_after: int,
     method, federation = TOGETHER[name], blobs((23, 7, 12, 1, 30, 9))
 
     def begin(where: str, rounds: int) -> Run:
-        prepared = ready(method, federation, schedule=Schedule(rounds, evaluate_every=7, fine_tune=0), dtype="float32")
-        prepared.folder = Folder.new(tmp_path / where)
-        prepared.folder.write_json("config.json", {})
-        prepared.folder.write_json("environment.json", environment(prepared))
+        prepared = ready(method, federation, rounds=rounds, evaluate_every=7, fine_tune=0, dtype="float32")
+        recorded(prepared, tmp_path / where)
         return prepared
 
     whole = begin("whole", 7).go()
     begin("parts", stopped_after).go()
-    fresh = ready(method, federation, schedule=Schedule(7, evaluate_every=7, fine_tune=0), dtype="float32")
-    resumed, problems = resume(fresh, Folder.open(tmp_path / "parts"))
+    fresh = ready(method, federation, rounds=7, evaluate_every=7, fine_tune=0, dtype="float32")
+    resumed, problems = went_on(fresh, Folder.open(tmp_path / "parts"))
     assert problems == []
     assert resumed.state.round == whole.state.round == 7
     for a, b in (

@@ -12,12 +12,13 @@ import polycentric as pc
 from polycentric.data import Federation, deal, mixture, teacher
 from polycentric.data.partition import Natural
 from polycentric.parts.attack import Attack
-from polycentric.runs.loop import Run, Schedule, prepare, resume
-from polycentric.runs.record import Folder
+from polycentric.runs.folder import Folder
+from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
+from polycentric.runs.start import built_attack, prepare, prepared
 from polycentric.simulate.clients import Simulation
 from polycentric.stacks.cohort import Cohort
-from support import Make, small
+from support import Make, small, went_on
 
 ATTACKS = [pc.NotANumber(0.4), pc.SignFlip(0.4, 3.0), pc.LargeNorm(0.4), pc.SameValue(0.4, 7.0), pc.LabelFlip(0.4)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: type(a).__name__)
@@ -179,14 +180,14 @@ def test_clusters_are_judged_by_honest_clients() -> None:
 def test_an_attacked_run_resumes_under_the_same_attack_only(blobs: Make, tmp_path: Any) -> None:
     method, attack = pc.fedavg(**TRAINING), pc.LargeNorm(0.4)
     pc.run(method, blobs(SIZES), model=small, rounds=2, attack=attack, out=tmp_path / "run")
-    schedule = Schedule(4)
-    fresh = ready(blobs(SIZES), attack, method, dtype="float32", schedule=schedule)
-    resumed, _ = resume(fresh, Folder.open(tmp_path / "run"))
+    schedule = dict(rounds=4)
+    fresh = ready(blobs(SIZES), attack, method, dtype="float32", **schedule)
+    resumed, _ = went_on(fresh, Folder.open(tmp_path / "run"))
     whole = pc.run(method, blobs(SIZES), model=small, rounds=4, attack=attack)
     assert torch.equal(resumed.state.centers["model"], whole.state.centers["model"])
-    honest = ready(blobs(SIZES), None, method, dtype="float32", schedule=schedule)
+    honest = ready(blobs(SIZES), None, method, dtype="float32", **schedule)
     with pytest.raises(pc.UsageError, match="attack"):
-        resume(honest, Folder.open(tmp_path / "run"))
+        went_on(honest, Folder.open(tmp_path / "run"))
 
 
 # -- from words ----------------------------------------------------------------------------------------------
@@ -206,8 +207,8 @@ def test_an_attacked_run_resumes_under_the_same_attack_only(blobs: Make, tmp_pat
 )
 def test_an_attack_is_a_setting(words: str | None, attack: Attack | None) -> None:
     asked = Settings(method="fedavg", attack=words)
-    assert asked.build_attack() == attack
-    clients = asked.model_copy(update={"clients": 10}).prepare().clients
+    assert built_attack(asked) == attack
+    clients = prepared(asked.changed(clients=10)).clients
     assert isinstance(clients, Simulation) and clients.attack == attack
 
 
@@ -222,7 +223,7 @@ def test_an_attack_is_a_setting(words: str | None, attack: Attack | None) -> Non
 )
 def test_a_wrong_attack_is_refused_before_anything_is_read(words: str, text: str) -> None:
     with pytest.raises(pc.UsageError, match=text):
-        Settings(method="fedavg", data="nowhere", attack=words).prepare()
+        prepared(Settings(method="fedavg", data="nowhere", attack=words))
 
 
 def test_a_block_without_attackers_is_sent_as_it_is() -> None:

@@ -21,8 +21,8 @@ from polycentric.cli import outcome
 from polycentric.method import Exchange
 from polycentric.methods import METHODS
 from polycentric.parts.privacy import epsilon, reach
-from polycentric.runs.loop import Schedule, prepare
-from polycentric.runs.settings import build_method
+from polycentric.runs.start import prepare
+from polycentric.runs.words_old import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.mixing import Heard, Mixing
 from polycentric.topology import Cells, Star
@@ -49,7 +49,7 @@ def built(name: str, privacy: Any, **more: Any) -> Method:
 @every_recipe
 @pytest.mark.parametrize("executor", ["looped", "stacked"])
 def test_without_clip_and_noise_it_is_no_privacy_bit_for_bit(name: str, executor: str, blobs: Make) -> None:
-    how = {"executor": executor, "dtype": "float32", "schedule": Schedule(3)}
+    how = {"executor": executor, "dtype": "float32", "rounds": 3}
     with_it = ready(built(name, Gaussian(math.inf, 0.0)), blobs(SIZES), **how).go()
     without = ready(METHODS[name](**RECIPES[name] | TRAINING), blobs(SIZES), **how).go()
     assert torch.equal(with_it.state.centers["model"], without.state.centers["model"])
@@ -178,11 +178,9 @@ def test_a_fixed_denominator_counts_everyone_who_might_have_come_and_noise_comes
 @every_recipe
 def test_noise_is_the_same_for_every_executor(name: str, blobs: Make) -> None:
     method = built(name, Gaussian(1.0, 0.5), select=pc.Uniform(4))
-    a, b = (
-        ready(method, blobs(SIZES), executor=executor, schedule=Schedule(3)).go() for executor in ("looped", "stacked")
-    )
+    a, b = (ready(method, blobs(SIZES), executor=executor, rounds=3).go() for executor in ("looped", "stacked"))
     torch.testing.assert_close(a.state.centers["model"], b.state.centers["model"], rtol=1e-9, atol=1e-9)
-    plain = ready(built(name, Gaussian(1.0, 0.0), select=pc.Uniform(4)), blobs(SIZES), schedule=Schedule(3)).go()
+    plain = ready(built(name, Gaussian(1.0, 0.0), select=pc.Uniform(4)), blobs(SIZES), rounds=3).go()
     assert not torch.allclose(a.state.centers["model"], plain.state.centers["model"], atol=0.01)
 
 
@@ -200,7 +198,7 @@ def test_epsilon_is_the_closed_form() -> None:
 
 @every_recipe
 def test_the_summary_tells_the_epsilon_of_the_rounds_so_far(name: str, blobs: Make) -> None:
-    private = ready(built(name, Gaussian(1.0, 2.0)), blobs(SIZES), schedule=Schedule(4)).go()
+    private = ready(built(name, Gaussian(1.0, 2.0)), blobs(SIZES), rounds=4).go()
     assert private.summary()["epsilon"] == pytest.approx(epsilon(4 / 8, 6**-1.1))
 
 

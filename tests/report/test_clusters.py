@@ -16,10 +16,10 @@ from polycentric import fedavg, fesem, run_round
 from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.report import clusters as see
+from polycentric.runs.folder import Folder
 from polycentric.runs.grid import ended
 from polycentric.runs.loop import Run
 from polycentric.runs.metrics import shared_information
-from polycentric.runs.record import Folder
 from polycentric.topology.clusters.distances import inner_products
 from support import Make
 

@@ -21,6 +21,7 @@ from polycentric.reproduce import TABLES, Claim, Row, Table, reproduce_table
 from polycentric.reproduce.table import curves, first_reaching, history
 from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
+from polycentric.runs.start import built_attack, built_method
 
 KEYS = ["what", "setting", "data", "paper", "ours_mean", "ours_std", "seeds", "holds", "note", "command"]
 COMMON: dict[str, Any] = {
@@ -176,8 +177,8 @@ def test_every_table_can_be_run(name):
     assert len(set(settings)) == len(settings)
     for row in table.rows:
         asked = Settings.of({**row.settings, "seed": 0})
-        asked.build_method()
-        asked.build_attack()
+        built_method(asked)
+        built_attack(asked)
         assert asked.model is None or asked.model in MODELS
         if asked.partition:
             parse(asked.partition, asked.clients)

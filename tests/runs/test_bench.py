@@ -18,10 +18,10 @@ from polycentric.learn import Compiled, Stacked
 from polycentric.learn.execute.compiled import Gate, pieces_for
 from polycentric.round import run_round
 from polycentric.runs.bench import WORK, Race, measure, profile
-from polycentric.runs.grid import reopen
-from polycentric.runs.loop import prepare
+from polycentric.runs.loop import Callback
+from polycentric.runs.start import attach_folder, prepare, prepared, resumed
 from polycentric.runs.machine import keep_programs
-from polycentric.runs.record import Folder
+from polycentric.runs.folder import Folder
 from polycentric.runs.settings import Settings
 from polycentric.simulate.clients import compiling_pays
 from polycentric.stacks.draw import smallest, uniform
@@ -181,29 +181,29 @@ def test_pieces_fit_the_cache_and_end_with_one_client(row: int) -> None:
 
 
 def test_a_compiled_run_goes_on_bit_for_bit_and_tells_what_compiling_cost(tmp_path: Path) -> None:
-    from polycentric.runs.grid import enter
-
     asked = Settings.of(
         {"method": "fedavg", "data": "digits", "partition": "iid", "clients": 9, "model": "logistic", "rounds": 4}
         | {"executor": "compiled", "device": "cpu", "checkpoint_every": 1, "fine_tune": 0}
         | {"set": {"select": "uniform(n=3)", "steps": 4}}
     )
-    whole = enter(asked.prepare(), asked, Folder.new(tmp_path / "whole")).go()
+    whole = attach_folder(prepared(asked), Folder.new(tmp_path / "whole")).go()
     assert whole.summary()["compile_seconds"] > 0
     assert (
         "compiled" in (tmp_path / "whole/log.txt").read_text()
         and "programs in" in (tmp_path / "whole/log.txt").read_text()
     )
 
-    part = enter(asked.prepare(), asked, Folder.new(tmp_path / "part"))
+    part = attach_folder(prepared(asked), Folder.new(tmp_path / "part"))
 
-    def stop(round: int, rounds: int, row: Any) -> None:
-        if round == 2:
-            raise KeyboardInterrupt
+    class Stop(Callback):
+        def on_round(self, run: Any, trips: Any) -> None:
+            if run.state.round == 2:
+                raise KeyboardInterrupt
 
+    part.callbacks += (Stop(),)
     with pytest.raises(KeyboardInterrupt):
-        part.go(stop)
-    went_on, _ = reopen(Folder.open(tmp_path / "part"))
+        part.go()
+    went_on = resumed(Folder.open(tmp_path / "part"))[0].go()
     assert torch.equal(went_on.state.centers["model"], whole.state.centers["model"])
     assert (tmp_path / "part/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
@@ -236,10 +236,9 @@ def test_programs_are_kept_with_the_users_caches_unless_torch_is_told_otherwise(
 
 
 def choice(federation: Federation, rounds: int, method: Any = None, **how: Any) -> str:
-    from polycentric.runs.loop import Schedule
-
+    
     method = method or fedavg(lr=0.05, batch=5)
-    return prepare(method, federation, schedule=Schedule(rounds), **({"model": "mlp"} | how)).clients.executor
+    return prepare(method, federation, rounds=rounds, **({"model": "mlp"} | how)).clients.executor
 
 
 def test_auto_compiles_only_runs_that_are_long_enough_and_always_the_same(

@@ -16,7 +16,8 @@ from support import Make, small
 from polycentric import Cells, Federation, KeepPrivate, Method, State, Train, Uniform, fedavg, fedprox, nofed, run_round
 from polycentric.data import Split
 from polycentric.runs.evaluate import evaluate
-from polycentric.runs.loop import Run, Schedule, prepare
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.runs.metrics import Scores
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
@@ -185,8 +186,8 @@ def test_evaluation_leaves_the_state_as_it_was(kind: str, blobs: Make) -> None:
 @every_method
 def test_fine_tuning_at_the_end_changes_no_model(kind: str, blobs: Make) -> None:
     def done(fine_tune: int) -> Run:
-        schedule = Schedule(2, fine_tune=fine_tune)
-        return prepare(METHODS[kind](), ragged(blobs), model=small, schedule=schedule).go()
+        schedule = dict(rounds=2, fine_tune=fine_tune)
+        return prepare(METHODS[kind](), ragged(blobs), model=small, **schedule).go()
 
     without, with_it = done(0), done(2)
     stacks = (without.state.centers | without.state.kept, with_it.state.centers | with_it.state.kept)
@@ -205,7 +206,7 @@ def test_fine_tuning_with_a_learning_rate_of_zero_changes_no_score(blobs: Make) 
 
 def test_the_last_evaluation_tunes_as_the_method_trains_but_without_its_terms(blobs: Make) -> None:
     method, federation = fedprox(mu=5.0, **TRAINING), ragged(blobs)
-    done = prepare(method, federation, model=small, dtype="float64", schedule=Schedule(2, fine_tune=3)).go()
+    done = prepare(method, federation, model=small, dtype="float64", rounds=2, fine_tune=3).go()
     plain = Train(lr=0.1, epochs=3, batch=5)
     assert_same(done.scores["personalised"], evaluate(method, done.state, done.clients, federation.test, plain))
 
@@ -228,7 +229,7 @@ def test_clients_without_test_examples_count_nowhere_and_are_counted(kind: str, 
 
 @every_method
 def test_nobody_has_test_examples(kind: str, blobs: Make) -> None:
-    done = prepare(METHODS[kind](), blobs(test=0), model=small, schedule=Schedule(2)).go()
+    done = prepare(METHODS[kind](), blobs(test=0), model=small, rounds=2).go()
     assert done.metrics == {"clients_without_examples": 5}
 
 

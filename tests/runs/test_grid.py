@@ -13,9 +13,10 @@ from polycentric import Simulation, Task
 from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.runs import grid as cells
-from polycentric.runs.grid import digest, enter, finished, grouped, home, in_its_share, run_cell, run_cells, settings_of
+from polycentric.runs.grid import digest, finished, grouped, in_its_share, run_cell, run_cells, run_dir
+from polycentric.runs.start import attach_folder, prepared, resumed
 from polycentric.runs.loop import Run
-from polycentric.runs.record import Folder
+from polycentric.runs.folder import Folder
 from polycentric.runs.settings import Settings
 
 TINY: dict[str, Any] = {
@@ -37,7 +38,7 @@ def numbers(summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Run, watch: Any = None) -> None:
+    def refuse(self: Run) -> None:
         raise AssertionError("this cell was run again")
 
     monkeypatch.setattr(Run, "go", refuse)
@@ -71,7 +72,7 @@ def test_another_table_of_cells_is_another_run(tmp_path, monkeypatch):
 
 def test_cells_come_in_order_and_are_run_once(tmp_path, monkeypatch):
     told: list[tuple[int, int, str]] = []
-    first = run_cells(FOUR, tmp_path, told=lambda done, total, s: told.append((done, total, s["method"])))
+    first = run_cells(FOUR, tmp_path, progress=lambda done, total, s: told.append((done, total, s["method"])))
     assert [(s["method"], s["seed"]) for s in first] == [("fedavg", 0), ("nofed", 0), ("fedavg", 1), ("nofed", 1)]
     assert told == [(1, 4, "fedavg"), (2, 4, "nofed"), (3, 4, "fedavg"), (4, 4, "nofed")]
     forbid(monkeypatch)
@@ -115,7 +116,7 @@ def test_where_memory_is_too_short_fewer_run_at_a_time(tmp_path, monkeypatch):
     told: list[int] = []
     fits = 1
     with pytest.warns(UserWarning, match="memory was too short for 2 runs: they go on, [21] at a time"):
-        found = run_cells(FOUR, tmp_path / "a", jobs=4, told=lambda done, total, s: told.append(done))
+        found = run_cells(FOUR, tmp_path / "a", jobs=4, progress=lambda done, total, s: told.append(done))
     assert numbers(found) == numbers(run_cells(FOUR, tmp_path / "b")) and told == [1, 2, 3, 4]
     assert [t for t in tried if t[2] == "nofed"] == [(n, seed, "nofed") for n in (4, 2, 1) for seed in (0, 1)]
     fits = 0
@@ -128,23 +129,24 @@ def test_where_memory_is_too_short_fewer_run_at_a_time(tmp_path, monkeypatch):
     [("cuda", None, 4, 6), ("cuda", None, 100, 1), ("cuda", None, 2, None), ("cuda", 7, 4, 7), ("cpu", None, 4, None)],
 )
 def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeypatch, device, asked, beside, block):
-    prepared = cell(block=asked).prepare()
+    made = prepared(cell(block=asked))
     monkeypatch.setattr(Task, "device", property(lambda self: torch.device(device)))  # only said: nothing may go there
     monkeypatch.setattr("polycentric.learn.execute.looped.draws", lambda task, x: False)
     monkeypatch.setattr(Simulation, "block_size", 12)
-    enter(in_its_share(prepared, beside), cell(block=asked), Folder.new(tmp_path / "run"))
-    assert prepared.clients.block == settings_of(Folder(tmp_path / "run")).block == block
+    attach_folder(in_its_share(made, beside), Folder.new(tmp_path / "run"))
+    assert made.clients.block == Folder(tmp_path / "run").read_config()[0].block == block
 
 
 def test_a_begun_cell_is_gone_on_with(tmp_path, monkeypatch):
     whole = run_cell(cell(), tmp_path / "whole")
     real, rounds = Run._round, []
 
-    def counted(self: Run, watch: Any) -> None:
-        real(self, watch)
+    def counted(self: Run) -> Any:
+        trips = real(self)
         rounds.append(self.state.round)
         if rounds == [1, 2]:
             raise KeyboardInterrupt
+        return trips
 
     monkeypatch.setattr(Run, "_round", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -157,7 +159,7 @@ def test_a_begun_cell_is_gone_on_with(tmp_path, monkeypatch):
 
 
 def test_a_cell_killed_before_its_first_round_is_begun_anew(tmp_path):
-    path = home(cell(), tmp_path)
+    path = run_dir(cell(), tmp_path)
     (path / "checkpoints").mkdir(parents=True)
     Folder(path).write_json("config.json", cell().model_dump())
     assert numbers([run_cell(cell(), tmp_path)]) == numbers([run_cell(cell(), tmp_path / "other")])
@@ -166,7 +168,7 @@ def test_a_cell_killed_before_its_first_round_is_begun_anew(tmp_path):
 def test_processes_beside_each_other_give_the_same_summaries(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as here; sums in another order have other bits
     told: list[int] = []
-    beside = run_cells(FOUR, tmp_path / "two", jobs=2, told=lambda done, total, s: told.append(done))
+    beside = run_cells(FOUR, tmp_path / "two", jobs=2, progress=lambda done, total, s: told.append(done))
     assert numbers(beside) == numbers(run_cells(FOUR, tmp_path / "one"))
     assert told == [1, 2, 3, 4]
 
@@ -174,7 +176,7 @@ def test_processes_beside_each_other_give_the_same_summaries(tmp_path, monkeypat
 def test_a_cell_that_diverges_does_not_stop_the_others(tmp_path):
     bad = cell(data="digits", clients=3, model="mlp", set={"lr": 1e30})
     lost, kept = run_cells([bad, cell()], tmp_path)
-    assert "not finite" in lost["diverged"] and "metrics" not in lost and lost["run_dir"] == str(home(bad, tmp_path))
+    assert "not finite" in lost["diverged"] and "metrics" not in lost and lost["run_dir"] == str(run_dir(bad, tmp_path))
     assert "metrics" in kept
     assert finished(bad, tmp_path) == lost  # it would diverge again: once is enough
 
@@ -204,12 +206,10 @@ def test_the_name_does_not_depend_on_the_order_of_settings():
 
 def test_what_a_run_was_made_from_is_read_back(tmp_path):
     run_cell(cell(executor="auto"), tmp_path)
-    back = settings_of(Folder(home(cell(executor="auto"), tmp_path)))
+    back, given = Folder(run_dir(cell(executor="auto"), tmp_path)).read_config()
+    assert given == ()
     assert back.executor in ("looped", "stacked")  # resolved: a resumed run does the same whatever it finds
     assert back.model_copy(update={"executor": "auto"}) == cell(executor="auto")
-    Folder(tmp_path).write_json("config.json", {"method": "Method(...)", "rounds": 3})
-    with pytest.raises(UsageError, match="begun in Python"):
-        settings_of(Folder(tmp_path))
 
 
 def test_a_worker_hears_only_the_first_order_to_stop(monkeypatch):
@@ -237,7 +237,7 @@ def test_a_run_goes_on_with_the_threads_it_began_with(tmp_path):
         torch.set_num_threads(1)
         run_cell(cell(), tmp_path)
         torch.set_num_threads(2)
-        cells.reopen(Folder.open(home(cell(), tmp_path)))
+        resumed(Folder.open(run_dir(cell(), tmp_path)))
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)

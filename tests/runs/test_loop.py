@@ -11,13 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polycentric.runs.loop
+import polycentric.runs.observe
 import pytest
 import torch
 from torch import Tensor
 
-from support import Make, small
+from support import recorded, Make, small
 from polycentric import (
+    Callback,
+    Moment,
+    Settings,
     Adam,
     Churn,
     Federation,
@@ -34,24 +37,23 @@ from polycentric import (
 )
 from polycentric.methods import METHODS
 from polycentric.report.participation import draw_participation, took_part
-from polycentric.runs.loop import Schedule, environment, prepare, resume
-from polycentric.runs.record import Folder
+from polycentric.runs.start import environment, prepare
+from support import went_on
+from polycentric.runs.folder import Folder
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
 
 
 def begun(method: Method, federation: Federation, path: Path, **schedule: Any) -> Run:
     """A run with a folder, before its first round."""
-    prepared = prepare(method, federation, model=small, schedule=Schedule(**schedule))
-    prepared.folder = Folder.new(path)
-    prepared.folder.write_json("config.json", {})
-    prepared.folder.write_json("environment.json", environment(prepared))
+    prepared = prepare(method, federation, model=small, **schedule)
+    recorded(prepared, path)
     return prepared
 
 
 def again(method: Method, federation: Federation, path: Path, **schedule: Any) -> tuple[Run, list[str]]:
     """The run of a folder, gone on with by a fresh program."""
-    return resume(prepare(method, federation, model=small, schedule=Schedule(**schedule)), Folder.open(path))
+    return went_on(prepare(method, federation, model=small, **schedule), Folder.open(path))
 
 
 def after(method: Method, federation: Federation, rounds: int) -> State:
@@ -178,17 +180,39 @@ def test_everybody_in_every_round_is_no_inequality(blobs: Make, tmp_path: Path) 
         took_part(tmp_path / "run")
 
 
-def test_a_watcher_sees_every_round(blobs: Make) -> None:
-    seen: list[tuple[int, int, bool]] = []
-    run(
-        fedavg(**TRAINING),
-        blobs(),
-        model=small,
-        rounds=4,
-        evaluate_every=2,
-        watch=lambda round, rounds, row: seen.append((round, rounds, row is not None)),
-    )
-    assert seen == [(1, 4, False), (2, 4, True), (3, 4, False), (4, 4, True)]
+def test_a_callback_sees_every_round(blobs: Make) -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Notes(Callback):
+        def on_start(self, run: Run) -> None:
+            seen.append(("start", run.state.round))
+
+        def on_round(self, run: Run, trips: Any) -> None:
+            seen.append(("round", run.state.round))
+            assert [len(trip.arrived) for trip in trips] == [5]
+
+        def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
+            seen.append(("evaluation", row["round"]))
+            assert row is run.history[-1]
+
+        def on_stop(self, run: Run) -> None:
+            seen.append(("stop", run.state.round))
+
+        def on_end(self, run: Run) -> None:
+            seen.append(("end", run.state.round))
+
+    run(fedavg(**TRAINING), blobs(), model=small, rounds=4, evaluate_every=2, callbacks=[Notes()])
+    rounds = [("round", 1), ("evaluation", 2), ("round", 2), ("round", 3), ("evaluation", 4), ("round", 4)]
+    assert seen == [("start", 0), ("evaluation", 0), *rounds, ("stop", 4), ("end", 4)]
+
+
+def test_an_observer_of_ones_own_stands_behind_ours(blobs: Make, tmp_path: Path) -> None:
+    def zeros(now: Moment) -> dict[str, float]:
+        return {"zeros": float((now.state.centers["model"] == 0).double().mean())}
+
+    done = run(fedavg(**TRAINING), blobs(), model=small, rounds=2, out=tmp_path / "run", observers=[zeros])
+    assert all(list(row)[-1] == "zeros" for row in done.history)
+    assert [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()] == done.history
 
 
 def test_no_rounds_leave_the_first_model(blobs: Make) -> None:
@@ -275,7 +299,7 @@ def test_a_target_stops_the_run_when_it_is_reached(blobs: Make) -> None:
 )
 def test_a_bad_schedule_fails_when_built(name: str, value: int) -> None:
     with pytest.raises(UsageError, match=f"{name}.*{value}"):
-        Schedule(**{name: value})
+        Settings.of({"method": "fedavg", name: value})
 
 
 # -- the folder ----------------------------------------------------------------------------------------------
@@ -333,14 +357,14 @@ def test_an_interrupt_loses_no_line_and_no_byte_of_the_count(
     """Control-C while a round is evaluated: the checkpoint must be of a whole round, its line included."""
     method, federation = fedavg(**TRAINING), blobs(valid=4)
     whole = begun(method, federation, tmp_path / "whole", rounds=4).go()
-    calls, real = iter(range(1, 100)), polycentric.runs.loop.evaluate
+    calls, real = iter(range(1, 100)), polycentric.runs.observe.evaluate
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         if next(calls) == call:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(polycentric.runs.loop, "evaluate", interrupted)
+    monkeypatch.setattr(polycentric.runs.observe, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         begun(method, federation, tmp_path / "parts", rounds=4).go()
     monkeypatch.undo()
@@ -397,18 +421,15 @@ import torch
 
 torch.set_num_threads(1)
 from polycentric.runs.settings import Settings
-from polycentric.runs.loop import environment, resume
-from polycentric.runs.record import Folder
-from polycentric.report.participation import draw_participation, took_part
+from polycentric.runs.folder import Folder
+from polycentric.runs.start import Given, attach_folder, load_data, prepared, resumed
 
 root, settings = Path(sys.argv[1]), Settings.of(json.loads(sys.argv[2]))
-federation = settings.load_data()
+given = Given(federation=load_data(settings))
 
 
 def begin(name):
-    folder = Folder.new(root / name)
-    folder.write_json("config.json", settings.model_dump())
-    folder.write_json("environment.json", environment(settings.prepare(federation)))
+    attach_folder(prepared(settings, given), Folder.new(root / name))
 
 
 def die_at(event):
@@ -437,7 +458,7 @@ def attempt(name, delay=None, event=None):
         try:
             if event is not None:
                 die_at(event)
-            resume(settings.prepare(federation), Folder.open(root / name))
+            resumed(Folder.open(root / name), given)[0].go()
             os._exit(0)
         except BaseException:
             traceback.print_exc()

@@ -12,7 +12,7 @@ import polycentric as pc
 from polycentric.data import Federation, Split
 from polycentric.learn import Gradient
 from polycentric.runs.evaluate import dissimilarity, evaluate
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 from polycentric.runs.personalize import personalize
 
 EXECUTORS = ["looped", "stacked"]
@@ -58,7 +58,7 @@ def test_who_is_held_out_depends_on_the_seed_alone(digits: Federation) -> None:
 
     assert torch.equal(new(3, pc.fedavg()), new(3, pc.nofed()))
     assert not torch.equal(new(3, pc.fedavg()), new(4, pc.fedavg()))
-    with pytest.raises(pc.UsageError, match="held_out is a share"):
+    with pytest.raises(pc.UsageError, match="held_out in the arguments: input should be less than 1"):
         prepare(pc.fedavg(), digits, held_out=1.0)
 
 

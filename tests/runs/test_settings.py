@@ -17,8 +17,9 @@ from polycentric.parts.aggregate import Krum, Mean, Median, TrimmedMean
 from polycentric.parts.objective import Prox
 from polycentric.parts.optimizer import SGD, Adam, Average, Momentum
 from polycentric.parts.select import Everyone, Poisson, Uniform
-from polycentric.runs.loop import prepare
-from polycentric.runs.settings import Settings, build_method, pairs, parameters, read_toml
+from polycentric.runs.start import prepare
+from polycentric.runs.settings import Settings, pairs, read_toml
+from polycentric.runs.words_old import build_method, parameters
 from polycentric.stacks.stack import WHOLE, KeepPrivate
 from polycentric.topology.cells.map import CellMap
 from polycentric.topology.cells.shapes import Attached, Overlap
@@ -378,12 +379,12 @@ def test_pairs_are_split_or_refused(text):
 def test_data_dealt_for_other_cells_are_noticed():
     how = {"method": "fedmes", "data": "digits", "clients": 90, "rounds": 1, "set": {"cells": "overlap(u=30, v=0)"}}
     with pytest.warns(UserWarning, match="dealt for other cells than the method's: 60 of 90 clients are elsewhere"):
-        Settings.of(how | {"partition": "cells=b"}).prepare()
+        prepared(Settings.of(how | {"partition": "cells=b"}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for method in ("fedmes", "hierarchical"):  # every client at one edge: the same cells still
-            Settings.of(how | {"method": method, "partition": "cells(setting=b, u=30, v=0)"}).prepare()
-        Settings.of(how | {"partition": "iid"}).prepare()
+            prepared(Settings.of(how | {"method": method, "partition": "cells(setting=b, u=30, v=0)"}))
+        prepared(Settings.of(how | {"partition": "iid"}))
 
 
 def test_a_map_drawn_by_another_seed_is_another_map():

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ import pytest
 import torch
 
 from polycentric import Diverged, Federation, KeepPrivate, Method, Uniform, UsageError, fedavg, fesem, mocha
-from polycentric.runs.loop import Run, Schedule, environment, prepare, resume
-from polycentric.runs.record import Folder
+from polycentric.runs.folder import Folder
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.simulate.disk_state import OnDisk, Shelf
 from polycentric.stacks.stack import Draft, take
+from support import recorded, went_on
 
 ROOT = Path(__file__).parents[2]
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 1, "batch": 5}
@@ -33,12 +34,10 @@ every_keeping = pytest.mark.parametrize("method", KEEPING.values(), ids=KEEPING)
 
 def begun(method: Method, federation: Federation, folder: Path | None, state: str, rounds: int = 4) -> Run:
     model = "logistic" if method.name == "mocha" else "mlp"
-    schedule = Schedule(rounds, checkpoint_every=1)
-    prepared = prepare(method, federation, model=model, state=state, schedule=schedule, block=2)  # type: ignore[arg-type]
+    schedule = dict(rounds=rounds, checkpoint_every=1)
+    prepared = prepare(method, federation, model=model, state=state, **schedule, block=2)  # type: ignore[arg-type]
     if folder is not None:
-        prepared.folder = Folder.new(folder)
-        prepared.folder.write_json("config.json", {})
-        prepared.folder.write_json("environment.json", environment(prepared))
+        recorded(prepared, folder)
     return prepared
 
 
@@ -73,7 +72,7 @@ def test_in_files_are_the_same_bits_as_in_memory(method: Method, blobs: Any, tmp
 def test_resumed_equals_uninterrupted(method: Method, then: str, blobs: Any, tmp_path: Path) -> None:
     whole = begun(method, blobs(), None, "memory").go()
     begun(method, blobs(), tmp_path / "run", "disk", rounds=2).go()
-    resumed, problems = resume(begun(method, blobs(), None, then), Folder.open(tmp_path / "run"))
+    resumed, problems = went_on(begun(method, blobs(), None, then), Folder.open(tmp_path / "run"))
     assert problems == [] and same_bits(resumed.state, whole.state)
     assert resumed.history == whole.history
 
@@ -136,7 +135,7 @@ def test_a_damaged_file_is_passed_over_for_the_checkpoint_before(blobs: Any, tmp
     file.unlink()
     file.write_bytes(raw)
     fresh = begun(PRIVATE, blobs(), None, "disk")
-    resumed, problems = resume(fresh, Folder.open(tmp_path / "run"))
+    resumed, problems = went_on(fresh, Folder.open(tmp_path / "run"))
     assert len(problems) == 1 and "round-000004.0.bin is wrong" in problems[0]
     assert same_bits(resumed.state, whole.state)
 
@@ -161,7 +160,7 @@ def test_a_killed_process_leaves_the_last_checkpoint_good(blobs: Any, tmp_path: 
     assert len(left) > 1  # of the round that was under way
     found, problems = Folder.open(tmp_path / "run").load()
     assert found is not None and found.state.round == 3 and problems == []
-    resumed, _ = resume(begun(PRIVATE, blobs(), None, "disk"), Folder.open(tmp_path / "run"))
+    resumed, _ = went_on(begun(PRIVATE, blobs(), None, "disk"), Folder.open(tmp_path / "run"))
     assert same_bits(resumed.state, whole.state)
     assert len(list((tmp_path / "run/state").glob("*.bin"))) == 1  # what was left is gone
 
@@ -173,9 +172,8 @@ def test_divergence_keeps_the_files_of_the_round_before(quadratics: Any, tmp_pat
     method = fedavg(lr=1e4, epochs=1, batch=None, cut=KeepPrivate("0.*"))
     states = {}
     for state in ("memory", "disk"):
-        run = prepare(method, quadratics(), model=two, dtype="float64", state=state, schedule=Schedule(500))
-        run.folder = Folder.new(tmp_path / state)
-        run.folder.write_json("config.json", {})
+        run = prepare(method, quadratics(), model=two, dtype="float64", state=state, rounds=500)
+        recorded(run, tmp_path / state)
         with pytest.raises(Diverged):
             run.go()
         states[state], problems = Folder.open(tmp_path / state).load()
@@ -187,7 +185,7 @@ def test_divergence_keeps_the_files_of_the_round_before(quadratics: Any, tmp_pat
 def test_the_best_state_is_kept_in_files_too(blobs: Any, tmp_path: Path) -> None:
     def patient(state: str, folder: Path | None) -> Run:
         run = begun(PRIVATE, blobs(valid=4), folder, state, rounds=6)
-        run.schedule = replace(run.schedule, patience=1)
+        run.settings = run.settings.changed(patience=1)
         return run.go()
 
     memory, disk = patient("memory", None), patient("disk", tmp_path / "run")
@@ -200,7 +198,7 @@ def test_the_best_state_is_kept_in_files_too(blobs: Any, tmp_path: Path) -> None
 
 
 def test_a_place_that_is_not_known_is_refused(blobs: Any) -> None:
-    with pytest.raises(UsageError, match="in memory or on disk, got 'cloud'"):
+    with pytest.raises(UsageError, match="state in the arguments: input should be 'memory' or 'disk', got 'cloud'"):
         prepare(PRIVATE, blobs(), state="cloud")  # type: ignore[arg-type]
 
 
@@ -218,7 +216,7 @@ def test_a_disk_that_cannot_be_written_is_said_in_one_line(blobs: Any, tmp_path:
 
 def measured(what: str) -> dict[str, float]:
     """Megabytes that a process needed at most, beyond files, for small and for large."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, __file__, what], env=environment, capture_output=True, text=True, timeout=120
     )
@@ -265,9 +263,7 @@ def main(what: str) -> None:
         cut = {} if what == "cohort" else {"cut": KeepPrivate("0.*")}
         method = fedavg(lr=0.01, batch=None, select=Uniform(n=n), **cut)
         state = "disk" if name == "disk" else "memory"
-        run = prepare(
-            method, federation, model=wide, executor="looped", block=5, state=state, schedule=Schedule(1, fine_tune=0)
-        )
+        run = prepare(method, federation, model=wide, executor="looped", block=5, state=state, rounds=1, fine_tune=0)
         seen = [0.0]
 
         def looked(self: Draft, index: Any, rows: Any, seen: list[float] = seen) -> None:

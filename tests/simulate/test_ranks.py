@@ -31,18 +31,19 @@ from polycentric.cli import outcome
 from polycentric.errors import OtherRankFailed
 from polycentric.parts.attack import SignFlip
 from polycentric.round import Answer
-from polycentric.runs.loop import Run, Schedule, environment, prepare, resume
-from polycentric.runs.record import Folder
+from polycentric.runs.folder import Folder
+from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.simulate.clock import Physical
 from polycentric.simulate.ranks import ALONE, Ranks, asked, dealt, join_ranks, own_device
 from polycentric.stacks.cohort import Cohort
+from support import recorded, went_on
 
 ROOT = Path(__file__).parents[2]
 BUSY = 300  # seconds that ranks get where they take a few: other tests may have the machine
 pytestmark = pytest.mark.timeout(4 * BUSY)  # so that it is said what ranks wrote until then
 
 
-sys.path.insert(0, str(ROOT / "tests"))  # as a program of its own, this file finds what tests share
 
 
 def other(folder: str, name: str) -> Any:
@@ -69,7 +70,7 @@ PECULIAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "attacked": ("fedavg", {}, {"attack": SignFlip(0.3), "held_out": 0.2}),
     "not finite": ("fedavg", {}, {"model": contract.steep}),
     "a deadline": ("fedavg", {}, {"clock": Physical(frequency_spread=1.0, deadline=0.02)}),
-    "patience": ("fedavg", {}, {"schedule": Schedule(3, patience=1)}),
+    "patience": ("fedavg", {}, {"rounds": 3, "patience": 1}),
     "one block": ("fedavg", {}, {"block": 100, "executor": "stacked"}),
     "own blocks": ("fedavg", {}, {"block": None, "executor": "stacked"}),
     "threads": ("fedavg", {}, {"workers": 2}),
@@ -83,14 +84,12 @@ def case(name: str, ranks: Ranks, folder: Path | None = None, **given: Any) -> R
     method, federation = build(of, **settings), blobs(SIZES, valid=2)
     if name == "not finite":
         federation = contract.absurd(federation, 2, 4)
-    schedule = Schedule(3 if len(method.phases) > 1 else 2)
-    usual = {"model": contract.model_of(method), "executor": "looped", "block": 2, "schedule": schedule}
+    rounds = 3 if len(method.phases) > 1 else 2
+    usual = {"model": contract.model_of(method), "executor": "looped", "block": 2, "rounds": rounds}
     how = usual | {"ranks": ranks} | how | given
     prepared = prepare(method, federation, **how)
     if folder and ranks.first:
-        prepared.folder = Folder.new(folder)
-        prepared.folder.write_json("config.json", {})
-        prepared.folder.write_json("environment.json", environment(prepared))
+        recorded(prepared, folder)
     return prepared
 
 
@@ -109,8 +108,8 @@ def main(where: Path) -> None:
             case(name, ranks, where / name).go()
         for name in RESUMED:
             begun = where / f"{name} resumed"
-            case(name, ranks, begun, schedule=replace(case(name, ALONE).schedule, rounds=1)).go()
-            resume(case(name, ranks), Folder.open(begun) if ranks.first else None)
+            case(name, ranks, begun, rounds=1).go()
+            went_on(case(name, ranks), Folder.open(begun) if ranks.first else None)
         found = {"long text": ranks.text("å" * 3000 if ranks.first else ""), "empty text": ranks.text("")}
         found |= {"mistake of one": said(lambda: fails_at(ranks, {1}), ranks)}
         found |= {"mistake of all": said(lambda: fails_at(ranks, {0, 1}), ranks)}
@@ -172,7 +171,8 @@ class Started:
 def started(arguments: list[str], **how: Any) -> Iterator[list[Started]]:
     """Two ranks on this machine's loopback, and nowhere else; nobody is left behind."""
     port = next(filter(is_free, random.sample(range(10_000, 30_000), 100)))  # no port that the system itself gives away
-    common = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    common = os.environ | {"PYTHONPATH": path, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     common |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # whoever is there first tells how often it has knocked
     ranks: list[Started] = []

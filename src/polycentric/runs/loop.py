@@ -157,6 +157,7 @@ class Run:
                 trips = self._round()
                 whole = self._whole()
                 self._tell("on_round", trips)
+                del trips  # they know the state before the round, which may be large
         except (KeyboardInterrupt, Diverged, Lost):
             with undisturbed():  # where one rank is lost, the others are told to end
                 self.state, self.tally, self.best, lines = whole
@@ -222,6 +223,7 @@ class Run:
         row = plain(row)
         self.history.append(row)
         self._place()
+        self._moment = now.settled()
         self._tell("on_evaluation", row)
 
     def _judge(self, value: float) -> None:

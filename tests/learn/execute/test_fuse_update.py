@@ -14,7 +14,7 @@ from polycentric import Federation, KeepPrivate, fedavg, fedprox
 from polycentric.learn import Compiled
 from polycentric.learn.execute.fuse_update import peeled
 from polycentric.round import run_round
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 
 Make = Callable[..., Federation]
 N = 3  # clients

@@ -13,9 +13,9 @@ from polycentric import Federation, Task, UsageError, fedavg
 from polycentric.learn.execute.looped import channels_last, likes_channels_last
 from polycentric.models import build
 from polycentric.round import run_round
-from polycentric.runs.loop import environment, prepare
 from polycentric.runs.machine import use_precision
 from polycentric.runs.settings import Settings
+from polycentric.runs.start import environment, load_data, prepare, prepared
 from polycentric.tasks.task import Batch
 
 Make = Callable[..., Federation]
@@ -57,9 +57,9 @@ def test_scores_are_exact_whatever_the_precision(blobs: Make) -> None:
 @needs_bf16
 def test_the_setting_reaches_the_task_and_is_written_down() -> None:
     settings = Settings.of({"method": "fedavg", "data": "digits", "precision": "bf16", "rounds": 0, "device": "cpu"})
-    prepared = settings.prepare()
-    assert prepared.clients.task.precision == "bf16"
-    assert environment(prepared)["precision"] == "bf16" and settings.model_dump()["precision"] == "bf16"
+    made = prepared(settings)
+    assert made.clients.task.precision == "bf16"
+    assert environment(made)["precision"] == "bf16" and settings.model_dump()["precision"] == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_only_rows_of_known_layers_get_channels_last(model: Any, likes: bool) ->
 
 def test_images_are_learned_by_modules_that_count_on_the_order_of_memory() -> None:
     settings = Settings.of({"method": "fedavg", "data": "digits", "rounds": 1, "device": "cpu"})
-    federation = settings.load_data()
+    federation = load_data(settings)
     prepared = prepare(METHOD, federation, model=Own, executor="looped")
     state, _ = run_round(METHOD, prepared.state, prepared.clients)
     assert bool(state.centers["model"].isfinite().all())

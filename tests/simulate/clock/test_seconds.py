@@ -16,16 +16,18 @@ from polycentric.errors import UsageError
 from polycentric.learn import Gradient, Maml, Train, Value
 from polycentric.method import Exchange, Method
 from polycentric.round import Trip, run_round
-from polycentric.runs.loop import Schedule, environment, prepare, resume
-from polycentric.runs.record import Folder, Tally
+from polycentric.runs.checkpoint import Tally
+from polycentric.runs.folder import Folder
 from polycentric.runs.settings import Settings
+from polycentric.runs.start import built_clock, prepare
 from polycentric.simulate.clock import Hops, Load, Pairs, Punctual, load_of, traffic
+from polycentric.simulate.clock.traffic import Traffic
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.draw import uniform
 from polycentric.topology import CellClusters, Sums
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
-from support import small
+from support import recorded, small, went_on
 
 LAW = settings(max_examples=20)
 D, N = 10, 6
@@ -111,7 +113,7 @@ def test_who_moves_more_models_needs_as_much_longer():
 
 
 def test_exchanges_in_a_row_add_up(blobs):  # FedDANE: five models a round, in two trips
-    prepared = prepare(pc.feddane(), blobs(), model=small, schedule=Schedule(3), clock=pc.Normalised(t_comp=0.5))
+    prepared = prepare(pc.feddane(), blobs(), model=small, rounds=3, clock=pc.Normalised(t_comp=0.5))
     assert prepared.go().tally.seconds == pytest.approx(3 * (2 * 0.5 + 10 * 5 / 2))
 
 
@@ -624,7 +626,7 @@ def test_who_is_late_is_asked_and_does_not_arrive(blobs):
     federation = blobs((23, 7, 12, 1, 30))
     clock = costs(1, 2, 3, 4, 5)(link=1, deadline=4.5)
     method = pc.fedavg(lr=0.1)
-    prepared = prepare(method, federation, model=small, clock=clock, dtype="float64", schedule=Schedule(2))
+    prepared = prepare(method, federation, model=small, clock=clock, dtype="float64", rounds=2)
     heard = Punctual(prepared.clients, clock, prepared.clients.task.width)
     after, (trip,) = run_round(method, prepared.state, heard)
     assert trip.cohort.index.tolist() == [0, 1, 2, 3, 4]
@@ -641,7 +643,7 @@ def test_who_is_late_is_asked_and_does_not_arrive(blobs):
 
 def test_everybody_may_be_late_and_nothing_moves(blobs):
     clock = pc.Physical(deadline=1e-9)
-    done = prepare(pc.fedavg(), blobs(), model=small, clock=clock, schedule=Schedule(3)).go()
+    done = prepare(pc.fedavg(), blobs(), model=small, clock=clock, rounds=3).go()
     start = prepare(pc.fedavg(), blobs(), model=small).state
     assert torch.equal(done.state.centers["model"], start.centers["model"])
     assert done.tally.late == 15
@@ -650,8 +652,7 @@ def test_everybody_may_be_late_and_nothing_moves(blobs):
 
 def test_a_deadline_that_all_make_changes_nothing(blobs):
     free, bound = (
-        prepare(pc.fesem(k=2), blobs(), model=small, clock=pc.Physical(deadline=d), schedule=Schedule(4)).go()
-        for d in (None, 1e6)
+        prepare(pc.fesem(k=2), blobs(), model=small, clock=pc.Physical(deadline=d), rounds=4).go() for d in (None, 1e6)
     )
     assert free.history == bound.history
     assert torch.equal(free.state.centers["model"], bound.state.centers["model"])
@@ -662,7 +663,7 @@ def test_a_client_lost_in_training_is_not_one_who_was_late(blobs):
     huge = torch.where((federation.train.owner == 0)[:, None], 1e300, federation.train.x)
     federation = replace(federation, train=replace(federation.train, x=huge))
     clock = costs(1, 9, 9, 1, 1)(link=1, deadline=5)
-    done = prepare(pc.fedavg(), federation, model=linear, clock=clock, dtype="float64", schedule=Schedule(1)).go()
+    done = prepare(pc.fedavg(), federation, model=linear, clock=clock, dtype="float64", rounds=1).go()
     assert (done.tally.dropped, done.tally.late) == (1, 2)
 
 
@@ -683,7 +684,7 @@ def gossip():
 def test_seconds_do_not_know_the_executor_or_the_block(blobs, gossip):
     for method in (pc.fedavg(select=pc.Uniform(3)), pc.nofed(), gossip, pc.feddane(lr=0.01)):
         found = {
-            json.dumps(prepare(method, blobs(), model=small, schedule=Schedule(3), **how).go().tally.listed())
+            json.dumps(prepare(method, blobs(), model=small, rounds=3, **how).go().tally.to_json())
             for how in ({"executor": "looped"}, {"executor": "stacked"}, {"executor": "stacked", "block": 2})
         }
         assert len(found) == 1
@@ -691,34 +692,31 @@ def test_seconds_do_not_know_the_executor_or_the_block(blobs, gossip):
 
 def test_times_of_clients_that_are_apart_are_resumed_bit_for_bit(blobs, gossip, tmp_path):
     def begin(rounds):
-        return prepare(gossip, blobs(), model=small, schedule=Schedule(rounds, checkpoint_every=1))
+        return prepare(gossip, blobs(), model=small, rounds=rounds, checkpoint_every=1)
 
     def kept(prepared, where):
-        prepared.folder = Folder.new(tmp_path / where)
-        prepared.folder.write_json("config.json", {})
-        prepared.folder.write_json("environment.json", environment(prepared))
+        recorded(prepared, tmp_path / where)
         return prepared
 
     whole = kept(begin(6), "whole").go()
     assert len(set(whole.tally.times)) > 1
     kept(begin(3), "parts").go()
-    resumed, problems = resume(begin(6), Folder.open(tmp_path / "parts"))
+    resumed, problems = went_on(begin(6), Folder.open(tmp_path / "parts"))
     assert problems == []
     assert resumed.tally == whole.tally
     assert (tmp_path / "parts/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
 def test_another_clock_is_refused_on_resume(blobs, tmp_path):
-    prepared = prepare(pc.fedavg(), blobs(), model=small, schedule=Schedule(1))
-    prepared.folder = Folder.new(tmp_path / "run")
-    prepared.folder.write_json("environment.json", environment(prepared))
-    other = prepare(pc.fedavg(), blobs(), model=small, schedule=Schedule(2), clock=pc.Normalised())
+    prepared = prepare(pc.fedavg(), blobs(), model=small, rounds=1)
+    recorded(prepared, tmp_path / "run")
+    other = prepare(pc.fedavg(), blobs(), model=small, rounds=2, clock=pc.Normalised())
     with pytest.raises(UsageError, match="not the clock that the run began with"):
-        resume(other, prepared.folder)
+        went_on(other, prepared.folder)
 
 
 def test_the_tally_of_an_older_checkpoint_is_read(tmp_path):
-    from polycentric.runs.record import _tally
+    from polycentric.runs.folder import _tally
 
     assert _tally({"bytes_up": 3}) == Tally(bytes_up=3)
 
@@ -766,17 +764,17 @@ def test_a_link_has_its_kind():
 
 
 def test_the_clock_of_a_command():
-    assert Settings(method="fedavg").build_clock() == pc.Physical()
-    assert Settings(method="fedavg", clock="normalised(t_c=20)").build_clock() == pc.Normalised(t_c=20)
+    assert built_clock(Settings(method="fedavg")) == pc.Physical()
+    assert built_clock(Settings(method="fedavg", clock="normalised(t_c=20)")) == pc.Normalised(t_c=20)
     asked = "physical(distance=100, fading=true, deadline=2.5, cloud_distance=9000)"
-    assert Settings(method="fedavg", clock=asked).build_clock() == pc.Physical(
+    assert built_clock(Settings(method="fedavg", clock=asked)) == pc.Physical(
         distance=100.0, fading=True, deadline=2.5, cloud_distance=9000.0
     )
-    assert Settings(method="fedavg", clock="delays(0.1, 3)").build_clock() == pc.Delays(0.1, 3.0)
+    assert built_clock(Settings(method="fedavg", clock="delays(0.1, 3)")) == pc.Delays(0.1, 3.0)
     with pytest.raises(UsageError, match="unknown clock 'phisical': did you mean 'physical'"):
-        Settings(method="fedavg", clock="phisical").build_clock()
+        built_clock(Settings(method="fedavg", clock="phisical"))
     with pytest.raises(UsageError, match="unknown setting of delays 'lnk'"):
-        Settings(method="fedavg", clock="delays(lnk=3)").build_clock()
+        built_clock(Settings(method="fedavg", clock="delays(lnk=3)"))
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from polycentric import (
     run_round,
 )
 from polycentric.runs.evaluate import consensus
-from polycentric.runs.loop import prepare
-from polycentric.runs.settings import build_method, value_of
+from polycentric.runs.start import prepare
+from polycentric.runs.words_old import build_method, value_of
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.networks import NETWORKS, Matched, Network, graph_for

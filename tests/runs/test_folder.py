@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from polycentric.errors import UsageError
 from polycentric.method import State
-from polycentric.runs import record
-from polycentric.runs.record import Checkpoint, Folder, Tally
+from polycentric.runs import checkpoint
+from polycentric.runs.checkpoint import Checkpoint, Tally
+from polycentric.runs.folder import Folder
 
 LAW = settings(max_examples=25)
 
@@ -306,7 +307,7 @@ def half_written(tensors, path):
 
 
 BROKEN = {
-    "full while tensors are written": (record, "save_file", half_written, "No space left on device"),
+    "full while tensors are written": (checkpoint, "save_file", half_written, "No space left on device"),
     "full while the manifest is written": (Path, "write_text", full, "No space left on device"),
     "full while it is synced": (os, "fsync", full, "No space left on device"),
     "read-only while it is renamed": (Path, "replace", read_only, "Read-only file system"),
