@@ -63,10 +63,10 @@ if TYPE_CHECKING:
         ErdosRenyi,
         Exponential,
         Geometric,
-        Hub,
-        Line,
+        PathGraph,
         Ring,
         SmallWorld,
+        StarGraph,
         Torus,
     )
 
@@ -98,7 +98,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "topology.cells.map": "CellMap",
     "topology.cells.shapes": "CellRegions Overlap RingCells",
     "topology.cells.tables": "CellTable",
-    "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
+    "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric PathGraph Ring SmallWorld "
+    "StarGraph Torus",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -144,14 +145,12 @@ __all__ = [
     "GeometricMedian",
     "Gossip",
     "Graph",
-    "Hub",
     "Iid",
     "InCells",
     "KeepPrivate",
     "Krum",
     "LabelFlip",
     "LargeNorm",
-    "Line",
     "Looped",
     "Lost",
     "Matchings",
@@ -164,6 +163,7 @@ __all__ = [
     "Normalised",
     "NotANumber",
     "Overlap",
+    "PathGraph",
     "Physical",
     "Poisson",
     "Prox",
@@ -179,6 +179,7 @@ __all__ = [
     "SmallWorld",
     "Stacked",
     "Star",
+    "StarGraph",
     "State",
     "Stragglers",
     "Task",

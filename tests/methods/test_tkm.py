@@ -15,8 +15,8 @@ from polycentric.data import Federation, deal, mixture
 from polycentric.data.partition import Natural
 from polycentric.parts.aggregate import Robust
 from polycentric.runs.loop import prepare
-from polycentric.runs.metrics import agreement
 from polycentric.topology import Seeding, TrimmedSeeding
+from polycentric.topology.clusters.agreement import agreement
 from polycentric.topology.clusters.trimmed import squared_distance
 from support import everyone, random
 

@@ -18,8 +18,8 @@ from polycentric.errors import UsageError
 from polycentric.report import clusters as see
 from polycentric.runs.grid import ended
 from polycentric.runs.loop import Run
-from polycentric.runs.metrics import shared_information
 from polycentric.runs.record import Folder
+from polycentric.topology.clusters.agreement import shared_information
 from polycentric.topology.clusters.distances import inner_products
 from support import Make
 

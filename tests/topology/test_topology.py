@@ -312,7 +312,7 @@ def test_sparse_cells_are_the_same_cells():
         (lambda: Clusters(0), "Clusters.k must be at least 1, got 0"),
         (lambda: Star(denominator=0), "Star.denominator must be positive, got 0"),
         (
-            lambda: TwoLevel(Cells(torch.ones(1, 2)), every=-1),
+            lambda: TwoLevel(torch.ones(1, 2), every=-1),
             "TwoLevel.every must be 0 (never) or a number of rounds, got -1",
         ),
     ],
@@ -344,7 +344,7 @@ def one_cell_each(edges, clients, seed):
 def test_a_cloud_that_meets_every_round_is_a_star(edges, clients, seed):  # E6
     cells = one_cell_each(edges, clients, seed)
     cohort = everyone(torch.randint(1, 99, (clients,), generator=torch.Generator().manual_seed(seed)))
-    topology, sent = TwoLevel(cells, every=1), random(seed, clients, 3)
+    topology, sent = TwoLevel(cells.geometry, every=1), random(seed, clients, 3)
     memory, after = exchange(topology, topology.remembers(clients), cohort, random(seed + 1, edges, 3), sent)
     _, star = exchange(Star(), {}, cohort, random(seed + 2, 1, 3), sent)
     close(after, star.expand(edges, -1))
@@ -353,7 +353,7 @@ def test_a_cloud_that_meets_every_round_is_a_star(edges, clients, seed):  # E6
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_when_they_meet_the_mixing_is_cloud_after_edge():
-    topology, cohort = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]]))), everyone([1, 2, 5])
+    topology, cohort = TwoLevel(exact([[1, 1, 0], [0, 0, 1]])), everyone([1, 2, 5])
     memory, _ = topology.meet(topology.remembers(3), cohort, {"model": torch.zeros(2, 1)})
     both = topology.cloud({"since": memory["heard"]}) @ topology.up(memory, cohort, "model")
     close(normalised(both), exact([[1, 2, 5], [1, 2, 5]]) / 8)
@@ -361,7 +361,7 @@ def test_when_they_meet_the_mixing_is_cloud_after_edge():
 
 def test_the_cloud_counts_what_edges_heard_since_they_met():
     """An edge that hears nobody in the last round before they meet has learned in those before."""
-    topology = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]])), every=3)
+    topology = TwoLevel(exact([[1, 1, 0], [0, 0, 1]]), every=3)
     memory, centers = topology.remembers(3), exact([[0.0], [0.0]])
     for round, heard in enumerate(([0, 1, 2], [2], [0])):
         cohort = replace(everyone([1, 2, 5])[torch.tensor(heard)], round=round)
@@ -371,7 +371,7 @@ def test_the_cloud_counts_what_edges_heard_since_they_met():
 
 
 def test_edges_that_all_hear_nobody_meet_the_next_time():
-    topology = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]])), every=1)
+    topology = TwoLevel(exact([[1, 1, 0], [0, 0, 1]]), every=1)
     memory, centers = topology.remembers(3), {"model": exact([[1.0], [3.0]])}
     memory, after = topology.meet(memory | {"since": exact([1.0, 2.0])}, everyone([1, 2, 5])[:0], centers)
     assert torch.equal(after["model"], centers["model"]) and memory["since"].tolist() == [1, 2]
@@ -381,7 +381,7 @@ def test_edges_that_all_hear_nobody_meet_the_next_time():
     ("every", "meets"), [(0, [False] * 6), (1, [True] * 6), (2, [False, True] * 3), (3, [False, False, True] * 2)]
 )
 def test_the_cloud_meets_every_so_many_rounds(every, meets):
-    topology = TwoLevel(Cells(exact([[1, 1, 0], [0, 0, 1]])), every)
+    topology = TwoLevel(exact([[1, 1, 0], [0, 0, 1]]), every=every)
     sent = exact([[1.0], [2.0], [30.0]])
     met = []
     for round in range(6):
@@ -393,13 +393,13 @@ def test_the_cloud_meets_every_so_many_rounds(every, meets):
 
 
 def test_a_cloud_that_heard_nobody_changes_nothing():
-    topology, centers = TwoLevel(Cells(torch.eye(2))), random(0, 2, 3)
+    topology, centers = TwoLevel(torch.eye(2)), random(0, 2, 3)
     _, after = exchange(topology, topology.remembers(2), everyone([1, 1])[:0], centers, torch.zeros(0, 3))
     assert torch.equal(after, centers)
 
 
 def test_names_the_cloud_does_not_average_stay_at_the_edges():
-    topology, other = TwoLevel(Cells(torch.eye(2))), random(0, 2, 3)
+    topology, other = TwoLevel(torch.eye(2)), random(0, 2, 3)
     _, after = topology.meet(topology.remembers(2), everyone([1, 1]), {"model": random(1, 2, 3), "other": other})
     assert torch.equal(after["other"], other)
     close(after["model"][0], after["model"][1])

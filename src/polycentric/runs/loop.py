@@ -25,20 +25,30 @@ from ..topology.cells.coverage import covered
 from ..topology.cells.shapes import Attached
 from ..data import Federation
 from ..stacks.draw import seed_of
-from ..topology.cells.theory import cells_of
 from ..errors import Diverged, Lost, UsageError, require
-from .evaluate import all_clients, average, consensus, disagreement, dissimilarity, edge_scores, evaluate, assign_newcomers, optimistic
+from .evaluate import (
+    all_clients,
+    average,
+    consensus,
+    disagreement,
+    dissimilarity,
+    edge_scores,
+    evaluate,
+    assign_newcomers,
+    optimistic,
+)
 from ..learn import Maml, Train
 from .machine import device_of, undisturbed, use_precision, versions
-from ..method import Method, State
-from .metrics import Scores, agreement, participation, plain, share_below, shared_information
+from ..method import Exchange, Method, State
+from .metrics import Scores, participation, plain, share_below
 from ..models import default
 from ..parts.privacy import epsilon
 from ..simulate.ranks import ALONE, Ranks, own_device
 from .record import Checkpoint, Folder, Tally
 from ..round import Trip, opened, receive, run_round
 from ..simulate.disk_state import Shelf
-from ..stacks.stack import take
+from ..stacks.stack import Stacks, take
+from ..stacks.view import View
 from ..tasks.task import Loss, Task
 
 CHECKPOINT_SECONDS = 30.0
@@ -110,7 +120,9 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The scores of the model in use at the end, at the clients that train and do not attack."""
-        return self._seen(self.scores["in_use"]).summary() | self._clusters() | self._average()
+        return (
+            self._seen(self.scores["in_use"]).summary() | self._exchange.topology.shows(self._view()) | self._average()
+        )
 
     def _seen(self, scores: Scores) -> Scores:
         judged = self.clients.scored_mask.numpy()
@@ -284,7 +296,9 @@ class Run:
             "bytes_down": self.tally.bytes_down,
             "simulated_seconds": self.tally.seconds,
         }
-        row |= self._seen(scores).summary() | self._clusters(trips) | self._ages() | self._average()
+        view = self._view(trips[0].before.memory if trips else None)
+        shown = self._exchange.topology.shows(view) | self._exchange.select.shows(view)
+        row |= self._seen(scores).summary() | shown | self._average()
         if self.clients.held_out:
             row |= {f"held_out_{name}": value for name, value in self._held_out(scores).summary().items()}
         if (apart := consensus(self.method, self.state, self.clients)) is not None:
@@ -365,48 +379,25 @@ class Run:
         """The share of clients that fine-tuning made worse."""
         return {"share_worse": share_below(self._seen(self.scores["personalised"]), self._seen(self.scores["in_use"]))}
 
-    def _clusters(self, trips: list[Trip] | None = None) -> dict[str, float]:
-        """What the topology shows; of clusters: how many, how tight, how like known groups, and who moved."""
-        memory = self.state.memory
-        shown = self.method.at(self.state.round)[-1].topology.shows(memory, self.state.centers)
-        if "assignment" not in memory:
-            return shown
-        place, trains = memory["assignment"].cpu(), (self.federation.train.sizes > 0) & ~self.clients.held_out_mask
-        sizes = torch.bincount(place[trains])
-        out = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) if len(sizes) else 0.0}
-        if trips:
-            before = trips[0].before.memory
-            moved = place != before["assignment"].cpu()
-            out["reassigned"] = float((moved & trains & before.get("placed", trains).cpu()).sum())
-        if "distance" in memory and bool((placed := memory["placed"].cpu()).any()):
-            out["intra_cluster"] = float(memory["distance"].cpu()[placed].mean())
-        if bool(memory.get("reseeded", place[:0]).any()):
-            out["reseeded"] = float(memory["reseeded"].sum())
-        if "last_round" in memory and bool((known := memory["last_round"].cpu() >= 0).any()):
-            out["staleness"] = float((self.state.round - 1 - memory["last_round"].cpu()[known]).double().mean())
-        group = self.federation.group
-        if group is not None and self.state.round:  # before the first round nobody has found a place
-            honest, placed = trains & ~self.clients.attackers, memory.get("placed", trains).cpu()
-            there = honest & placed if bool((honest & placed).any()) else honest
-            both = place[there].numpy(), group[there].numpy()
-            out |= {"ari": agreement(*both), "nmi": shared_information(*both)}
-        return shown | out
+    @property
+    def _exchange(self) -> Exchange:
+        """The last exchange of the round to come: its topology has the models in use."""
+        return self.method.at(self.state.round)[-1]
+
+    def _view(self, before: Stacks | None = None) -> View:
+        """What the parts are shown; `before`: the memory before the round that has just ended."""
+        trains = (self.federation.train.sizes > 0) & ~self.clients.held_out_mask
+        state, group = self.state, self.federation.group
+        return View(state.round, state.memory, state.centers, before, trains, ~self.clients.attackers, group)
 
     def _record_places(self) -> None:
         """Every client's center at an evaluation, where clients have one: a line of places.csv."""
-        assignment = self.state.memory.get("assignment")
+        assignment = self._exchange.topology.assignment(self.state.memory)
         if assignment is None or self.state.round == 0:  # before the first round nobody has found a place
             return
         self.places[self.state.round] = assignment.cpu().tolist()
         if self.folder:
             self.folder.append_places(self.state.round, self.places[self.state.round])
-
-    def _ages(self) -> dict[str, float]:
-        """How old the clients' values are on average, in rounds, where the selection goes by them."""
-        when = self.state.memory.get("value_round")
-        if when is None or not bool((when >= 0).any()):
-            return {}
-        return {"value_age": float((self.state.round - 1 - when[when >= 0]).double().mean())}
 
     def _average(self) -> dict[str, float]:
         """The mean of all centers as one model, and how far apart clients are, where centers work towards one."""
@@ -466,9 +457,8 @@ class Run:
                 f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(zip(*map(torch.Tensor.tolist, edges), strict=True))
             ]
             self.folder.write_text("edges.csv", "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""]))
-        if len(self.state.memory.get("splits", ())):
-            kept = ("splits", "split_alike", "parent", "assignment")
-            self.folder.write_tensors("splits.safetensors", {name: self.state.memory[name] for name in kept})
+        for name, tensors in self._exchange.topology.tables(self.state.memory).items():
+            self.folder.write_tensors(name, tensors)
         self.folder.write_json("summary.json", self.summary())
         programs, seconds = self.clients.compiled
         if programs:
@@ -546,13 +536,13 @@ def prepare(
 
 def _compare_cells(method: Method, federation: Federation, seed: int) -> None:
     """Say so where data were dealt for other cells than the method's, or for the same map drawn by another seed."""
-    own = cells_of(method.exchanges[-1].topology)
+    own = method.exchanges[-1].topology.geometry
     names = federation.group_names
     in_cells = bool(names) and all(re.fullmatch(r"cell \d+(\+\d+)*", name) for name in names)
     if own is None or federation.group is None or not in_cells:
         return
     apart = federation.n_clients
-    for cells in {own.geometry, own.geometry.of if isinstance(own.geometry, Attached) else own.geometry}:
+    for cells in {own, own.of if isinstance(own, Attached) else own}:
         regions = covered(cells, federation.n_clients, seed).regions
         known = {f"cell {name}": number for number, name in enumerate(regions.names())}
         dealt = torch.tensor([known.get(name, -1) for name in names])[federation.group.cpu()]
