@@ -15,6 +15,7 @@ from polycentric import Federation, Method, State, run_round
 from polycentric.models import mlp
 from polycentric.runs.loop import Run, prepare
 from polycentric.stacks.cohort import Cohort
+from polycentric.topology.cells.coverage import Coverage
 
 Make = Callable[..., Federation]  # the fixtures `blobs`, `quadratics` and `made`
 
@@ -96,3 +97,12 @@ def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+def valid(cells: Coverage) -> None:
+    """What holds of every coverage."""
+    assert bool((cells.covers >= 1).all())
+    assert int(cells.covers.sum()) == int(cells.sizes.sum()) == len(cells.edge)
+    assert bool(((cells.edge >= 0) & (cells.edge < cells.n_edges)).all())
+    pair = cells.client * cells.n_edges + cells.edge
+    assert torch.equal(pair, torch.unique(pair))

@@ -355,7 +355,7 @@ def test_where_cells_alone_have_enough_largest_remainders_fill_all_edges(overlap
     """And no search for numbers is needed; it would fill overlaps first, which serve two edges at once."""
     there = torch.tensor([*(n + one for one in more), *overlaps])
     with pytest.MonkeyPatch.context() as closed:
-        closed.setattr("polycentric.parts.select.filled_up", None)
+        closed.setattr("polycentric.topology.cells.by_cell.filled_up", None)
         counts = ByCell(n).counts(tuple(SUBSETS), there, (0, round, 0))
     table = torch.tensor([[e in mine for mine in SUBSETS] for e in range(3)]).long()
     assert (table @ torch.tensor(counts)).tolist() == [n] * 3

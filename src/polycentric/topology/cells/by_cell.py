@@ -55,7 +55,7 @@ class ByCell(Around):
         """Some of every region."""
         if self.cells is None:
             raise UsageError(
-                "ByCell has no cells: give it to fedmes or hierarchical, which are told theirs by `prepare` and `run`, or "
+                "ByCell has no cells: give it to fedmes or hierarchical, which learn theirs in `prepare` and `run`, or "
                 "write ByCell(n, cells=Overlap())"
             )
         regions = covered(self.cells, everyone.n_clients, everyone.seed, everyone.round).regions
