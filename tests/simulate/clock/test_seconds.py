@@ -22,7 +22,7 @@ from polycentric.runs.settings import Settings
 from polycentric.simulate.clock import Hops, Load, Pairs, Punctual, Traffic, load_of, traffic
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.draw import uniform
-from polycentric.topology import CellClusters
+from polycentric.topology import CellClusters, Wires
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
 from support import small
@@ -513,11 +513,25 @@ class Drawn(pc.Graph):
         graph.add_edges_from(pair for pairs in self.active(cohort) for pair in pairs)
         return pc.metropolis(graph, disconnected="allow")
 
-    def sequence(self, memory, cohort):
-        return len(self.active(cohort))
+    @property
+    def wires(self):
+        return InTurns(at_home=True, of=self)
+
+
+@dataclass(frozen=True)
+class InTurns(Wires):
+    of: Drawn = None
+
+    def turns(self, memory, cohort):
+        return len(self.of.active(cohort))
 
 
 MATCHINGS = (((1, 5), (6, 7), (0, 4), (2, 3)), ((1, 7), (3, 6)), ((1, 0), (3, 7), (5, 6)), ((1, 2), (7, 0)), ((3, 1),))
+
+
+def test_sums_travel_as_means_do():
+    for clock in (pc.Normalised(), pc.Delays(), pc.Physical()):
+        assert seconds(clock, pc.Star(), sums=("model",)) == seconds(clock, pc.Star())
 
 
 def drawn(chance):
@@ -580,7 +594,9 @@ def test_a_deadline_is_for_clients_and_the_cloud_may_take_longer(every):
     clock = pc.Normalised(deadline=2.0)
     one = load(pc.TwoLevel(CELLS.geometry, every=every), some(*range(N), round=every - 1))
     assert one.cloud and not bool(clock.late(one).any())
-    assert float(over(clock, pc.TwoLevel(CELLS.geometry, every=every), every).max()) == pytest.approx(10.1 + 1.1 * (every - 1))
+    assert float(over(clock, pc.TwoLevel(CELLS.geometry, every=every), every).max()) == pytest.approx(
+        10.1 + 1.1 * (every - 1)
+    )
     strict = pc.Normalised(deadline=0.5)  # nobody makes it, and edges that heard nobody have nothing to tell the cloud
     assert bool(strict.late(one).all())
     assert seconds(strict, pc.TwoLevel(CELLS.geometry, every=1)) == pytest.approx(0.5)

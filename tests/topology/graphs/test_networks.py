@@ -36,11 +36,12 @@ from polycentric.runs.settings import build_method, value_of
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.networks import NETWORKS, Matched, Network, graph_for
-from polycentric.topology.graphs.theory import doubly_stochastic
+from polycentric.topology.graphs.spectra import doubly_stochastic
 from support import everyone, model, small
 
 ALL = [
-    Ring(), PathGraph(), Torus(), Complete(), StarGraph(), Exponential(), ErdosRenyi(0.4), Geometric(0.5), SmallWorld(4, 0.2)
+    Ring(), PathGraph(), Torus(), Complete(), StarGraph(), Exponential(), ErdosRenyi(0.4), Geometric(0.5),
+    SmallWorld(4, 0.2),
 ]  # fmt: skip
 
 
