@@ -18,6 +18,7 @@ from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.runs.start import attach_folder, continued, prepare
 from polycentric.stacks.cohort import Cohort
+from polycentric.topology.cells.coverage import Coverage
 
 Make = Callable[..., Federation]  # the fixtures `blobs`, `quadratics` and `made`
 
@@ -110,3 +111,12 @@ def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+def valid(cells: Coverage) -> None:
+    """What holds of every coverage."""
+    assert bool((cells.covers >= 1).all())
+    assert int(cells.covers.sum()) == int(cells.sizes.sum()) == len(cells.edge)
+    assert bool(((cells.edge >= 0) & (cells.edge < cells.n_edges)).all())
+    pair = cells.client * cells.n_edges + cells.edge
+    assert torch.equal(pair, torch.unique(pair))

@@ -67,10 +67,10 @@ if TYPE_CHECKING:
         ErdosRenyi,
         Exponential,
         Geometric,
-        Hub,
-        Line,
+        PathGraph,
         Ring,
         SmallWorld,
+        StarGraph,
         Torus,
     )
 
@@ -106,7 +106,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "topology.cells.map": "CellMap",
     "topology.cells.shapes": "CellRegions Overlap RingCells",
     "topology.cells.tables": "CellTable",
-    "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric Hub Line Ring SmallWorld Torus",
+    "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric PathGraph Ring SmallWorld "
+    "StarGraph Torus",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -153,14 +154,12 @@ __all__ = [
     "GeometricMedian",
     "Gossip",
     "Graph",
-    "Hub",
     "Iid",
     "InCells",
     "KeepPrivate",
     "Krum",
     "LabelFlip",
     "LargeNorm",
-    "Line",
     "Looped",
     "Lost",
     "Matchings",
@@ -174,6 +173,7 @@ __all__ = [
     "Normalised",
     "NotANumber",
     "Overlap",
+    "PathGraph",
     "Physical",
     "Poisson",
     "Prox",
@@ -190,6 +190,7 @@ __all__ = [
     "SmallWorld",
     "Stacked",
     "Star",
+    "StarGraph",
     "State",
     "Stragglers",
     "Task",

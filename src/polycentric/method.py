@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .errors import UsageError, require
@@ -18,6 +19,8 @@ from .parts.aggregate import Aggregate, Mean
 from .parts.optimizer import Average, Center
 from .parts.privacy import NoPrivacy, Privacy
 from .parts.select import Everyone, Select
+from .stacks.cohort import Cohort
+from .stacks.mixing import Mixing
 from .stacks.stack import WHOLE, Cut, Layout, Stacks
 from .topology import Star, Topology
 
@@ -51,11 +54,14 @@ class Exchange:
     privacy: Privacy = NoPrivacy()
     receives: tuple[str, ...] = ("model",)  # names that come down
     sends: tuple[str, ...] = ("model",)  # names that go up and are mixed into the centers
+    sums: tuple[str, ...] = ()  # of these, names that every center adds up, with weights of one, instead of averaging
     tells: tuple[str, ...] = ()  # names that go up, are read by select and topology, and never mixed
     holds: Mapping[str, Held] = field(default_factory=dict)  # what centers hold beside the model, at the beginning
     unpack: tuple[Learner, ...] = ()  # makes a model of what was received, before training and before every score
 
     def __post_init__(self) -> None:
+        unsent = sorted(set(self.sums) - set(self.sends))
+        require(not unsent, f"{', '.join(unsent)} cannot be added up: only what is sent can, {', '.join(self.sends)}")
         covered = self.privacy.covers
         bare = () if covered is None else sorted(set(self.sends + self.told) - set(covered))
         if bare:
@@ -73,9 +79,9 @@ class Exchange:
             "clients hear each other without a center that could add noise"
             if self.topology.at_home
             else f"where clients belong in {type(self.topology).__name__} is found from what they send"
-            if type(self.topology).place is not Topology.place
+            if self.topology.reads_updates
             else f"{type(self.aggregate).__name__} is not a sum with weights"
-            if not isinstance(self.aggregate, Mean)
+            if not self.aggregate.linear
             else ""
         )
         require(not why, f"{name} bounds what one client does to a weighted mean, and {why}: leave privacy out there")
@@ -94,6 +100,24 @@ class Exchange:
     def whole(self) -> bool:
         """Whether mixing must see the cohort at once; if not, blocks stream."""
         return self.topology.whole or self.aggregate.whole
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """(centers, cohort): what every center hears of `name`; of what is added up, one of everybody it hears."""
+        up = self.topology.up(memory, cohort, name)
+        if name not in self.sums:
+            return up
+        receiver, sender, weight = up.links
+        return Mixing.sparse(receiver, sender, torch.ones_like(weight), up.shape, "none")
+
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Exchange:
+        """The same exchange, its parts knowing the layout of `model`, a row of it, the clients, and each other."""
+        topology = self.topology.fitted(layout, like, n_clients)
+        return replace(self, topology=topology, select=self.select.fitted(topology))
+
+    def words(self, n_clients: int) -> str:
+        """Who averages with whom, in a line."""
+        added = f"; {', '.join(self.sums)} are added up, not averaged" if self.sums else ""
+        return self.topology.words(n_clients) + added
 
 
 @dataclass(frozen=True)
@@ -129,13 +153,12 @@ class Method:
         return tuple(exchange for _, exchanges in self.phases for exchange in exchanges)
 
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Method:
-        """The same method, its topologies knowing the layout of `model`, a row of it (1, width), and the clients."""
+        """The same method, its parts knowing the layout of `model`, a row of it (1, width), and the clients."""
 
-        def of(exchange: Exchange) -> Exchange:
-            topology = exchange.topology.fitted(layout, like, n_clients)
-            return exchange if topology is exchange.topology else replace(exchange, topology=topology)
+        def fit(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
+            return tuple(exchange.fitted(layout, like, n_clients) for exchange in exchanges)
 
-        return replace(self, phases=tuple((rounds, tuple(map(of, exchanges))) for rounds, exchanges in self.phases))
+        return replace(self, phases=tuple((rounds, fit(exchanges)) for rounds, exchanges in self.phases))
 
     def starts(self, n_clients: int) -> int:
         """How many models must be drawn to begin with: one, or one for each center."""

@@ -76,18 +76,18 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
         answers = joined(list(answers))
 
     nobody, blocks, notes, kept = everyone[:0], [], Draft(memory), Draft(state.kept)
-    heard = {name: aggregate.start(topology.up(memory, nobody, name), centers[name]) for name in exchange.sends}
+    heard = {name: aggregate.start(exchange.up(memory, nobody, name), centers[name]) for name in exchange.sends}
     for answer in answers:  # mix
         block, sent = answer.block, answer.sent
         notes.write(block.index, select.note(block, sent) | topology.place(memory, block, centers, sent))
         for name in exchange.sends:
-            aggregate.add(heard[name], topology.up(notes.stacks, block, name), sent[name])
+            aggregate.add(heard[name], exchange.up(notes.stacks, block, name), sent[name])
         kept.write(block.index, answer.kept)  # nothing of a block is held when the next one is mixed
         blocks.append(block)
 
     settled = {name: aggregate.settle(heard[name], centers[name]) for name in exchange.sends}
-    arrived, ups = nobody.join(blocks), partial(topology.up, notes.stacks, name="model")
-    settled = exchange.privacy.at_centers(settled, centers, ups, everyone, arrived)
+    arrived = nobody.join(blocks)
+    settled = exchange.privacy.at_centers(settled, centers, partial(exchange.up, notes.stacks), everyone, arrived)
     centers = exchange.optimizer.step(centers, settled)  # step
     lost = cohort.without(arrived)
     notes.write(lost.index, select.missed(lost))

@@ -47,7 +47,7 @@ from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.cells.tables import GivenCells
-from polycentric.topology.cells.theory import edge_facts, zeta
+from polycentric.topology.cells.theory import chain_zeta, edge_facts
 from support import Largest, after, random, ready, small, went_on
 
 LAW = settings(max_examples=30)
@@ -124,7 +124,7 @@ def test_an_edge_counts_bridges_by_alpha(blobs):
     close(state.centers["model"], weight / weight.sum(1, keepdim=True) @ alone)
 
 
-@pytest.mark.parametrize("topology", [Cells(Overlap(1, 1, 1), 1.5), CellClusters(Cells(Overlap(1, 1, 1), 1.5), 1)])
+@pytest.mark.parametrize("topology", [Cells(Overlap(1, 1, 1), 1.5), CellClusters(Overlap(1, 1, 1), 1.5, 1)])
 def test_a_bridge_between_three_edges_counts_alpha_once(topology):
     weight = topology.up(topology.remembers(7), everyone(7), "model").to_dense()
     by_hand = torch.tensor([[2, 0, 0, 3, 0, 3, 3], [0, 2, 0, 3, 3, 0, 3], [0, 0, 2, 0, 3, 3, 3]]).double() / 11
@@ -155,8 +155,8 @@ def test_edges_are_one_after_the_rounds_in_which_they_met(every, met, blobs):
     for round in range(4):
         state, _ = run_round(method, state, prepared.clients)
         rows = state.centers["model"]
-        assert torch.allclose(rows, rows[:1].expand_as(rows), rtol=1e-12) == (round in met) == topology.met_cloud(round)
-    assert not any(fedmes().exchanges[0].topology.met_cloud(round) for round in range(9))
+        assert torch.allclose(rows, rows[:1].expand_as(rows), rtol=1e-12) == (round in met) == topology.wires.meets_cloud(round)
+    assert not any(fedmes().exchanges[0].topology.wires.meets_cloud(round) for round in range(9))
 
 
 @pytest.mark.parametrize("scale", [0.01, 7.0])
@@ -237,14 +237,14 @@ def test_zeta_is_the_rate_at_which_edges_agree_when_nobody_learns():
 
 def test_zeta_of_many_edges_is_found_without_all_the_others(monkeypatch):
     chain = edge_facts(Cells(CellMap(30), 1.3), 400).chain
-    dense = zeta(chain)
+    dense = chain_zeta(chain)
     monkeypatch.setattr("polycentric.topology.cells.theory.DENSE", 1)
-    assert zeta(chain) == pytest.approx(dense, abs=1e-9) and 0.5 < dense < 1
-    assert zeta(edge_facts(Cells(RingCells(10, 3, 0)), 30).chain) == pytest.approx(1, abs=1e-9)  # no overlaps
+    assert chain_zeta(chain) == pytest.approx(dense, abs=1e-9) and 0.5 < dense < 1
+    assert chain_zeta(edge_facts(Cells(RingCells(10, 3, 0)), 30).chain) == pytest.approx(1, abs=1e-9)  # no overlaps
 
 
 def test_one_edge_has_nobody_to_disagree_with():
-    assert zeta(torch.ones(1, 1)) == 0.0
+    assert chain_zeta(torch.ones(1, 1)) == 0.0
     with pytest.raises(UsageError, match="Star has no cells"):
         edge_facts(fedavg().exchanges[0].topology, 3)
 
@@ -319,9 +319,10 @@ def test_clients_alone_make_room_for_an_overlap(cells, n, wanted):
 
 def test_a_selection_around_another_hears_of_the_cells(blobs):
     made = fedmes(cells=SIX, select=Stragglers(ByCell(1), 0.5), **TRAINING)
-    assert made.exchanges[0].select.of.cells == SIX
+    assert made.exchanges[0].select.of.cells is None
     prepared = ready(made, blobs(SIZES))
-    assert len(run_round(made, prepared.state, prepared.clients)[1][0].arrived) > 0
+    assert prepared.method.exchanges[0].select.of.cells == SIX
+    assert len(run_round(prepared.method, prepared.state, prepared.clients)[1][0].arrived) > 0
 
 
 def test_everybody_has_the_same_chance_in_a_symmetric_geometry():
@@ -354,7 +355,7 @@ def test_where_cells_alone_have_enough_largest_remainders_fill_all_edges(overlap
     """And no search for numbers is needed; it would fill overlaps first, which serve two edges at once."""
     there = torch.tensor([*(n + one for one in more), *overlaps])
     with pytest.MonkeyPatch.context() as closed:
-        closed.setattr("polycentric.parts.select.filled_up", None)
+        closed.setattr("polycentric.topology.cells.by_cell.filled_up", None)
         counts = ByCell(n).counts(tuple(SUBSETS), there, (0, round, 0))
     table = torch.tensor([[e in mine for mine in SUBSETS] for e in range(3)]).long()
     assert (table @ torch.tensor(counts)).tolist() == [n] * 3
@@ -391,8 +392,8 @@ def test_active_inside_a_cell_prefers_high_losses_in_every_region():
 def test_selection_by_cell_runs(method, of, blobs):
     made = method(cells=SIX, select=ByCell(1, of=of), **TRAINING)
     prepared = ready(made, blobs(SIZES))
-    state, (trip,) = run_round(made, prepared.state, prepared.clients)
-    cells = covered(made.exchanges[0].select.cells, 6)
+    state, (trip,) = run_round(prepared.method, prepared.state, prepared.clients)
+    cells = covered(prepared.method.exchanges[0].select.cells, 6)
     assert torch.bincount(cells.links(trip.cohort.index)[0], minlength=3).max() == 1
     assert state.round == 1
 
@@ -557,9 +558,8 @@ def test_walkers_are_mixed_by_the_cells_of_the_round(method, blobs):
     for round in range(4):
         state, (trip,) = run_round(made, state, prepared.clients)
         topology = made.exchanges[0].topology
-        own = topology.edges if isinstance(topology, TwoLevel) else topology
-        assert isinstance(own, Cells)
-        table = own.up(state.memory, trip.arrived, "model").to_dense() > 0
+        assert isinstance(topology, Cells if method is fedmes else TwoLevel)
+        table = topology.up(state.memory, trip.arrived, "model").to_dense() > 0
         wanted = covered(cells if method is fedmes else Attached(cells), 6, 5, round).table.toarray() > 0
         assert torch.equal(table, torch.as_tensor(wanted)[:, trip.arrived.index])
         seen.append(table)
@@ -688,9 +688,8 @@ def test_a_partition_that_is_wrong_says_why(text, message):
 
 def test_one_model_an_edge_is_fedmes(blobs):
     federation = blobs(SIZES)
-    edges = Cells(SIX, 1.5)
     plain = fedmes(cells=SIX, alpha_v=1.5, **TRAINING)
-    other = replace(plain.exchanges[0], topology=CellClusters(edges, 1))
+    other = replace(plain.exchanges[0], topology=CellClusters(SIX, 1.5, 1))
     a, b = after(plain, federation), after(Method.of("fedmes", other), federation)
     close(a.centers["model"], b.centers["model"])
 
@@ -729,7 +728,7 @@ def test_several_models_need_clients_that_stay():
 
 
 def test_numbers_of_models_at_different_edges_need_not_agree():
-    topology = CellClusters(Cells(torch.tensor([[1, 1, 0], [0, 1, 1]])), 2)
+    topology = CellClusters(torch.tensor([[1, 1, 0], [0, 1, 1]]), k=2)
     centers = {"model": torch.tensor([[0.0], [10.0], [10.0], [0.0]])}  # the second edge counts the other way round
     sent, three = {"model": torch.tensor([[9.0], [9.0], [1.0]])}, everyone(3)
     placed = topology.remembers(3) | topology.place(topology.remembers(3), three, centers, sent)

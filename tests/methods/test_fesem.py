@@ -19,9 +19,9 @@ from polycentric.parts.aggregate import Mean
 from polycentric.round import receive
 from polycentric.runs.choose_k import sampled
 from polycentric.runs.evaluate import assign_newcomers
-from polycentric.runs.metrics import agreement
 from polycentric.runs.start import prepare
 from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
+from polycentric.topology.clusters.agreement import agreement
 from support import everyone
 
 LAW = settings(max_examples=40)

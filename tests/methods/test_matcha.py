@@ -221,7 +221,7 @@ def test_mixing_is_the_matrix_of_the_matchings_in_use_and_keeps_the_mean(budget)
         coins = topology.active(1, k, 8)
         np.testing.assert_allclose(up.numpy(), dense(plan, coins.tolist()), rtol=0, atol=1e-12)
         torch.testing.assert_close(up.sum(0), torch.ones(8).double(), rtol=0, atol=1e-12)
-        assert topology.sequence({}, everyone(8, seed=1, round=k)) == int(coins.sum())
+        assert topology.wires.turns({}, everyone(8, seed=1, round=k)) == int(coins.sum())
         negative |= bool((up < 0).any())
     assert negative or budget < 0.5
 

@@ -14,9 +14,9 @@ import polycentric as pc
 from polycentric.data import Federation, deal, mixture
 from polycentric.data.partition import Natural
 from polycentric.parts.aggregate import Robust
-from polycentric.runs.metrics import agreement
 from polycentric.runs.start import prepare
 from polycentric.topology import Seeding, TrimmedSeeding
+from polycentric.topology.clusters.agreement import agreement
 from polycentric.topology.clusters.trimmed import squared_distance
 from support import everyone, random
 

@@ -89,7 +89,7 @@ def test_an_update_that_is_not_finite_is_sent_as_none() -> None:
 
 def added(privacy: Gaussian, up: Mixing, width: int, who: Cohort) -> Tensor:
     heard = {"model": Heard(torch.zeros(up.shape[0], width, dtype=torch.float64), up.total > 0)}
-    return privacy.at_centers(heard, {}, lambda cohort: up, who, who)["model"].values
+    return privacy.at_centers(heard, {}, lambda cohort, name: up, who, who)["model"].values
 
 
 @pytest.mark.parametrize("noise", [0.5, 3.0])

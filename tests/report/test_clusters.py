@@ -19,7 +19,7 @@ from polycentric.report import clusters as see
 from polycentric.runs.folder import Folder
 from polycentric.runs.grid import ended
 from polycentric.runs.loop import Run
-from polycentric.runs.metrics import shared_information
+from polycentric.topology.clusters.agreement import shared_information
 from polycentric.topology.clusters.distances import inner_products
 from support import Make
 

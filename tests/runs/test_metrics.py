@@ -10,7 +10,6 @@ from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from polycentric.runs.metrics import (
     Scores,
-    agreement,
     area_under_roc,
     gini,
     participation,
@@ -18,6 +17,7 @@ from polycentric.runs.metrics import (
     share_below,
     worst_decile,
 )
+from polycentric.topology.clusters.agreement import agreement
 
 LAW = settings(max_examples=50)
 CLASSES = 4

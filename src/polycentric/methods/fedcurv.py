@@ -25,7 +25,7 @@ from ..method import Exchange, Method
 from ..parts.objective import Curvature, Term
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
-from ..topology import Star, Sums
+from ..topology import Star
 
 
 def fedcurv(
@@ -42,10 +42,11 @@ def fedcurv(
     names = ("model", "fisher", "pull")
     exchange = Exchange(
         learn=(Forget(), Train(terms=(Curvature(strength, implicit), *terms), **training), Fisher(labels)),
-        topology=Sums(Star(equal=True), names[1:]),
+        topology=Star(equal=True),
         select=select,
         optimizer=center,
         receives=names,
         sends=names,
+        sums=names[1:],
     )
     return Method.of("fedcurv", exchange)

@@ -65,13 +65,14 @@ def fedmes(
     require(models >= 1, f"models must be at least 1, got {models}")
     exchange = Exchange(
         learn=(Train(**training),),
-        topology=(edges := Cells(cells, alpha_v / alpha_u)),
-        select=select.within(cells),
+        topology=Cells(cells, bridge := alpha_v / alpha_u),
+        select=select,
         optimizer=center,
         aggregate=aggregate,
         privacy=privacy,
     )
     if models == 1:
         return Method.of("fedmes", exchange)
-    seed = replace(exchange, topology=CellClusters(edges, models, seeds=True), select=Everyone())
-    return Method("fedmes", ((1, (seed,)), (1, (replace(exchange, topology=CellClusters(edges, models)),))))
+    several = CellClusters(cells, bridge, models)
+    seed = replace(exchange, topology=replace(several, seeds=True), select=Everyone())
+    return Method("fedmes", ((1, (seed,)), (1, (replace(exchange, topology=several),))))

@@ -22,7 +22,7 @@ from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import Average, Center
 from ..parts.privacy import NoPrivacy, Privacy
 from ..parts.select import Everyone, Select
-from ..topology import Cells, TwoLevel
+from ..topology import TwoLevel
 from ..topology.cells.coverage import Geometry
 from ..topology.cells.geometries import geometry
 from ..topology.cells.shapes import Attached, Overlap
@@ -48,11 +48,10 @@ def hierarchical(
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
         privacy: `Gaussian(clip, noise)` hides what any one client sends, from all edges together.
     """
-    own = Attached(geometry(cells))
     exchange = Exchange(
         learn=(Train(**training),),
-        topology=TwoLevel(Cells(own), every),
-        select=select.within(own),
+        topology=TwoLevel(Attached(geometry(cells)), every=every),
+        select=select,
         optimizer=center,
         aggregate=aggregate,
         privacy=privacy,

@@ -46,6 +46,7 @@ class Aggregate(Protocol):
     """What takes the place of `up @ local`."""
 
     whole: bool  # True: must see the cohort at once
+    linear: bool  # True: a sum with weights, so that a weight says how far one client moves it
 
     def start(self, up: Mixing, own: Tensor) -> Sum | Rows:
         """An empty accumulator for the centers `own` (centers, width)."""
@@ -62,6 +63,7 @@ class Mean:
     """`up @ local`, with what `up` says about missing weight. Streams over blocks."""
 
     whole = False
+    linear = True
 
     def start(self, up: Mixing, own: Tensor) -> Sum:
         """Zero, for every center."""
@@ -99,6 +101,7 @@ class Robust(ABC):
     """
 
     whole = True
+    linear = False
 
     @abstractmethod
     def of(self, rows: Tensor) -> Tensor:

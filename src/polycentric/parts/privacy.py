@@ -21,7 +21,7 @@ from ..stacks.mixing import Heard, Mixing
 from ..stacks.stack import Stacks
 
 COLUMNS = 1 << 15  # numbers of a row drawn, or widened to float64, at once
-Ups = Callable[[Cohort], Mixing]
+Ups = Callable[[Cohort, str], Mixing]
 
 
 class Privacy(Protocol):
@@ -41,7 +41,7 @@ class Privacy(Protocol):
     def at_centers(
         self, heard: dict[str, Heard], centers: Stacks, up: Ups, everyone: Cohort, arrived: Cohort
     ) -> dict[str, Heard]:
-        """Before a center looks: noise. `up(who)` are the weights of some clients; `everyone` might have come."""
+        """Before a center looks: noise. `up(who, name)` are the weights of some clients; `everyone` might have come."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Gaussian:
         if not self.noise:
             return heard
         values, mask = heard["model"]
-        mixing = up(arrived)
-        scale = self.noise * self.clip * reach(mixing if mixing.rest == "share" else up(everyone))
+        mixing = up(arrived, "model")
+        scale = self.noise * self.clip * reach(mixing if mixing.rest == "share" else up(everyone, "model"))
         out = values.clone()
         for center in (mask & (scale > 0)).nonzero()[:, 0].tolist():
             for first in range(0, values.shape[1], COLUMNS):

@@ -16,6 +16,7 @@ from ..learn import Learner, Value
 from ..stacks.cohort import Cohort
 from ..stacks.draw import smallest, some_of, uniform
 from ..stacks.stack import Stacks
+from ..stacks.view import View
 
 MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
 FEW = 20  # of very many, one in so many or fewer: a permutation of more takes longer than a draw for everyone
@@ -38,8 +39,8 @@ class Select(ABC):
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Some of everyone."""
 
-    def within(self, cells: Any) -> Select:
-        """The same for a method's cells, where they matter."""
+    def fitted(self, topology: Any) -> Select:
+        """Itself, once the topology beside it is known; a `Topology`, which stands above this room."""
         return self
 
     def remembers(self, n_clients: int) -> Stacks:
@@ -52,6 +53,10 @@ class Select(ABC):
 
     def missed(self, cohort: Cohort) -> Stacks:
         """Rows of memory (cohort, ...) of clients that were asked and whose answer did not come."""
+        return {}
+
+    def shows(self, view: View) -> dict[str, float]:
+        """What is worth looking at beside the scores, by name."""
         return {}
 
 
@@ -214,6 +219,12 @@ class Active(Select):
         """Asked, and worth nothing: it must not come first for ever."""
         return self.note(cohort, {"value": torch.full((len(cohort), 1), math.nan)})
 
+    def shows(self, view: View) -> dict[str, float]:
+        """How old the clients' values are on average, in rounds."""
+        when = view.memory["value_round"]
+        known = when[when >= 0]
+        return {"value_age": float((view.round - 1 - known).double().mean())} if len(known) else {}
+
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Most by value, some at random."""
         n = min(self.n, len(everyone))
@@ -254,9 +265,9 @@ class Around(Select):
 
     of: Select
 
-    def within(self, cells: Any) -> Select:
-        """The inner selection for a method's cells."""
-        inner = self.of.within(cells)
+    def fitted(self, topology: Any) -> Select:
+        """The inner selection for a topology."""
+        inner = self.of.fitted(topology)
         return self if inner is self.of else replace(self, of=inner)  # type: ignore[type-var]
 
     def remembers(self, n_clients: int) -> Stacks:
@@ -270,6 +281,10 @@ class Around(Select):
     def missed(self, cohort: Cohort) -> Stacks:
         """What the inner selection makes of it."""
         return self.of.missed(cohort)
+
+    def shows(self, view: View) -> dict[str, float]:
+        """What the inner selection shows."""
+        return self.of.shows(view)
 
     @property
     def learn(self) -> tuple[Learner, ...]:

@@ -26,10 +26,10 @@ from torch import Tensor
 from ..errors import UsageError, require
 from ..method import State
 from ..runs.loop import Run, trainer_of
-from ..runs.metrics import agreement, shared_information
 from ..stacks.draw import seed_of, uniform
 from ..stacks.stack import Stacks
 from ..topology import inner_products, similarities
+from ..topology.clusters.agreement import agreement, shared_information
 from .figure import colour, panels
 
 Floats = npt.NDArray[np.float64]
@@ -51,7 +51,7 @@ class Looks:
 
 def places_of(run: Run) -> Ints:
     """Every client's center at the end of a run; a UsageError where clients have none."""
-    found = run.state.memory.get("assignment")
+    found = run.method.at(run.state.round)[-1].topology.assignment(run.state.memory)
     if found is None:
         raise UsageError(
             f"a run of {run.method.name} has no clusters to show: its clients are not assigned to one of several "

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..stacks.cohort import Cohort
-from ..topology import Matchings, Peers
+from ..topology import Matchings, Topology
 from ..topology.graphs.decomposition import MatchingPlan, plan_for
 from ..topology.graphs.networks import Network, graph_for
 from .figure import colour, panels
@@ -79,7 +79,7 @@ def draw_advice(path: Path, network: Network, n: int, budget: float = 0.5) -> No
         axes[0, 1].set_title("how fast neighbours agree")
 
 
-def draw_graph(topology: Peers, n: int, path: Path) -> None:
+def draw_graph(topology: Topology, n: int, path: Path) -> None:
     """Who is beside whom; with matchings, how often they talk."""
     with panels(path, size=(6.2 if isinstance(topology, Matchings) else 4.4, 4.0)) as axes:
         axis = axes[0, 0]
@@ -88,7 +88,8 @@ def draw_graph(topology: Peers, n: int, path: Path) -> None:
             axis.set_title(f"{n} clients, budget {topology.budget:g}")
             return
         ones = torch.ones(n, dtype=torch.int64)
-        receiver, sender, _ = topology.mixing({}, Cohort(torch.arange(n), ones, ones.double(), n, 0, 0)).links
+        everyone = Cohort(torch.arange(n), ones, ones.double(), n, 0, 0)
+        receiver, sender, _ = topology.up(topology.remembers(n), everyone, "model").links
         graph = networkx.empty_graph(n)
         graph.add_edges_from((i, j) for i, j in zip(receiver.tolist(), sender.tolist(), strict=True) if i < j)
         place = _places(graph)

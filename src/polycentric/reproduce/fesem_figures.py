@@ -168,7 +168,7 @@ def _largest(summary: dict[str, Any]) -> float:
 
 
 def _nmi(summary: dict[str, Any]) -> float:
-    from ..runs.metrics import shared_information
+    from ..topology.clusters.agreement import shared_information
 
     found = _members(summary)
     return math.nan if found is None or found[2] is None else shared_information(found[0], found[2])

@@ -159,7 +159,7 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     if not _one_model(method, state, clients) or not len(split):
         return {}
     rows = state.centers["model"]
-    learned = state.memory.get("learned")
+    learned = method.at(state.round)[-1].topology.learned(state.memory)
     if learned is not None and bool(learned.any()):
         rows = rows[learned.to(rows.device)]
     loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))

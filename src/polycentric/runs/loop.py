@@ -36,7 +36,7 @@ from .evaluate import all_clients, assign_newcomers, evaluate, optimistic
 from .folder import Folder
 from .machine import undisturbed
 from .metrics import Scores, plain
-from .observe import Moment, Observer, in_use, observers, shows
+from .observe import Moment, Observer, in_use, observers
 from .settings import Settings
 from .stop import Patience, Stop, Target
 
@@ -98,7 +98,7 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The scores of the model in use at the end, at the clients that train and do not attack."""
-        return in_use(self.now) | shows(self.now, None) | self.now.average
+        return in_use(self.now) | self.now.exchange.topology.shows(self.now.view()) | self.now.average
 
     def model_of(self, client: int | None = None, center: int | None = None) -> nn.Module:
         """The trained module of a client, or of a center, with its parameters loaded."""
@@ -234,7 +234,7 @@ class Run:
 
     def _place(self) -> None:
         """Every client's center at an evaluation, where clients have one; before the first round nobody has."""
-        assignment = self.state.memory.get("assignment")
+        assignment = self.now.exchange.topology.assignment(self.state.memory)
         if assignment is not None and self.state.round:
             self.places[self.state.round] = assignment.cpu().tolist()
 

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -205,13 +204,3 @@ def participation(took: npt.ArrayLike, bins: int = 20) -> dict[str, Any]:
         "rounds": edges[:-1].tolist(),
         "clients": clients.tolist(),
     }
-
-
-def agreement(assignment: Ints, group: Ints) -> float:
-    """The adjusted Rand index of a clustering with known groups: 1 is the same partition, 0 is chance."""
-    return float(adjusted_rand_score(group, assignment))
-
-
-def shared_information(assignment: Ints, group: Ints) -> float:
-    """The normalised mutual information of a clustering with known groups: 1 is the same partition, 0 is unrelated."""
-    return float(normalized_mutual_info_score(group, assignment))

@@ -29,7 +29,8 @@ from .graphs.gossip import Gossip, Graph, Peers, metropolis, present, weights_fo
 from .graphs.matchings import Matchings
 from .heads.duals import Duals
 from .heads.related import TaskGraph, TaskStar
-from .star import Alone, Star, Sums
+from .star import Alone, Star
+from .wires import Wires
 
 __all__ = [
     "Alone",
@@ -46,12 +47,12 @@ __all__ = [
     "Seeding",
     "Splitting",
     "Star",
-    "Sums",
     "TaskGraph",
     "TaskStar",
     "Topology",
     "TrimmedSeeding",
     "TwoLevel",
+    "Wires",
     "bipartition",
     "inner_products",
     "metropolis",

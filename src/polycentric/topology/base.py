@@ -1,15 +1,23 @@
-"""The four verbs every topology speaks."""
+"""What every topology says: four verbs, what it remembers, and what is worth telling of it.
+
+What only a clock asks stands apart, in `Topology.wires`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ..stacks.cohort import Cohort
-from ..stacks.mixing import Links, Mixing
+from ..stacks.mixing import Mixing
 from ..stacks.stack import Layout, Stacks
+from ..stacks.view import View
+from .wires import Wires
+
+if TYPE_CHECKING:
+    from .cells.coverage import Geometry
 
 
 class Topology(ABC):
@@ -19,67 +27,76 @@ class Topology(ABC):
     independent_init: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
-    near: bool = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
+    reads_updates: bool = False  # True: who belongs where is found from what clients send
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """Who is covered by whom, where centers are edges with cells; None: they are not."""
+        return None
+
+    @property
+    def wires(self) -> Wires:
+        """What a clock asks."""
+        return Wires(self.at_home)
+
+    # -- what is there ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
         """How many models persist when the run begins."""
 
-    @abstractmethod
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """(cohort, centers): what every client receives of the stack `name`."""
-
-    @abstractmethod
-    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """(centers, cohort): what every center hears of the stack `name`."""
-
     def n_rows(self, n_clients: int, name: str) -> int:
         """How many rows the stack `name` has at the centers; by default one for each center."""
         return self.n_centers(n_clients)
-
-    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
-        """The messages a mixing of `name` needs, (receiver, sender, numbers): by default a row on every link."""
-        receiver, sender, weight = mixing.links
-        return Links(receiver, sender, torch.full_like(weight, width))
-
-    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
-        """What is worth looking at beside the scores, by name."""
-        return {}
-
-    def remembers(self, n_clients: int) -> Stacks:
-        """What the topology must remember from round to round, as it is at the beginning."""
-        return {}
 
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
         """Itself, once the layout of a row, a row (1, width), and the number of clients are known."""
         return self
 
-    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
-        """Rows of memory (cohort, ...): where these clients belong now."""
+    def remembers(self, n_clients: int) -> Stacks:
+        """What the topology must remember from round to round, as it is at the beginning; nobody else reads it."""
         return {}
+
+    # -- the four verbs --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """(cohort, centers): what every client receives of the stack `name`."""
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Rows of memory (cohort, ...): where these clients belong now. Who looks at `sent` says `reads_updates`."""
+        return {}
+
+    @abstractmethod
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """(centers, cohort): what every center hears of the stack `name`."""
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
 
-    def met_cloud(self, round: int) -> bool:
-        """Whether centers talk to a cloud above them at the end of this round."""
-        return False
+    # -- what is worth telling -------------------------------------------------------------------------------
 
-    def edge_of(self, center: Tensor) -> Tensor:
-        """On which machine every center is: its edge, its client, or the one that has them all."""
-        return center if self.near or self.at_home else torch.zeros_like(center)
+    def shows(self, view: View) -> dict[str, float]:
+        """What is worth looking at beside the scores, by name."""
+        return {}
 
-    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
-        """How far clients are from edges in the cohort's round, pair by pair; None: nobody knows.
-
-        `mean`: metres on average, where there is a map without metres.
-        """
+    def assignment(self, memory: Stacks) -> Tensor | None:
+        """Every client's center, (clients,), where it has one; None: clients hear all, or several."""
         return None
 
-    def sequence(self, memory: Stacks, cohort: Cohort) -> int | None:
-        """How many times clients talk one after another in this exchange, such as the matchings that are active.
-
-        None: all links are used at once.
-        """
+    def learned(self, memory: Stacks) -> Tensor | None:
+        """Which centers have ever heard anybody, (centers,) bool; None: nobody asks."""
         return None
+
+    def tables(self, memory: Stacks) -> dict[str, Stacks]:
+        """Tensors to be left behind when a run ends, by the name of their file."""
+        return {}
+
+    def words(self, n_clients: int) -> str:
+        """Who averages with whom, in a line."""
+        return type(self).__name__
+
+    def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
+        """What is known of so many clients before anything is learned: of a graph, or of edges and their cells."""
+        return {}

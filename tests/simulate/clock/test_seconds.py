@@ -20,11 +20,10 @@ from polycentric.runs.checkpoint import Tally
 from polycentric.runs.folder import Folder
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import built_clock, prepare
-from polycentric.simulate.clock import Hops, Load, Pairs, Punctual, load_of, traffic
-from polycentric.simulate.clock.traffic import Traffic
+from polycentric.simulate.clock import Hops, Load, Pairs, Punctual, Traffic, load_of, traffic
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.draw import uniform
-from polycentric.topology import CellClusters, Sums
+from polycentric.topology import CellClusters, Wires
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
 from support import recorded, small, went_on
@@ -69,11 +68,10 @@ TOPOLOGIES = {
     "star": pc.Star(),
     "clusters": pc.Clusters(3),
     "cells": CELLS,
-    "two": pc.TwoLevel(CELLS, every=1),
+    "two": pc.TwoLevel(CELLS.geometry, every=1),
     "ring": RING,
     "complete": COMPLETE,
     "alone": pc.Alone(),
-    "sums": Sums(pc.Star(), ("model",)),
 }
 every_topology = pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES)
 
@@ -90,14 +88,14 @@ def test_a_round_with_edges_takes_1_1_and_one_with_the_cloud_10_1():
 
 @pytest.mark.parametrize(("every", "mean"), [(1, 10.1), (2, 5.6), (5, 2.9), (10, 2.0), (0, 1.1)])
 def test_a_hierarchy_pays_for_the_cloud_when_it_meets(every, mean):
-    times = over(pc.Normalised(), pc.TwoLevel(CELLS, every=every), 10)
+    times = over(pc.Normalised(), pc.TwoLevel(CELLS.geometry, every=every), 10)
     assert float(times.max()) / 10 == pytest.approx(mean, abs=1e-12)
 
 
 @LAW
 @given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 100), st.integers(1, 6))
 def test_the_mean_round_of_a_hierarchy_is_the_papers_formula(t_edge, t_comp, t_c, every):
-    times = over(pc.Normalised(t_edge, t_comp, t_c), pc.TwoLevel(CELLS, every=every), every)
+    times = over(pc.Normalised(t_edge, t_comp, t_c), pc.TwoLevel(CELLS.geometry, every=every), every)
     expected = (t_comp + t_edge) * (every - 1) + t_comp + t_c * t_edge
     assert float(times.max()) == pytest.approx(expected, rel=1e-12)
 
@@ -198,7 +196,7 @@ def test_shannons_rate_by_hand():
     assert bits == 320
     assert seconds(clock, CELLS) == pytest.approx(20 + 80, rel=1e-9)
     assert seconds(clock, pc.Star()) == pytest.approx(20 + 80 + 2 * 1.5, rel=1e-9)
-    assert seconds(clock, pc.TwoLevel(CELLS)) == pytest.approx(20 + 80 + 2 * 1.5, rel=1e-9)
+    assert seconds(clock, pc.TwoLevel(CELLS.geometry)) == pytest.approx(20 + 80 + 2 * 1.5, rel=1e-9)
     assert seconds(clock, RING) == pytest.approx(20 + 1.5 + 80, rel=1e-9)
 
 
@@ -206,8 +204,8 @@ def test_a_cloud_by_radio_is_the_same_formula_with_its_distance():
     near, far = pc.Physical(distance=900.0, **STILL), pc.Physical(distance=50.0, cloud_distance=900.0, **STILL)
     alike = seconds(near, CELLS)
     assert seconds(far, pc.Star()) == pytest.approx(alike, rel=1e-12)
-    assert seconds(far, pc.TwoLevel(CELLS, every=1)) == pytest.approx(alike, rel=1e-12)
-    assert seconds(far, pc.TwoLevel(CELLS, every=2)) == seconds(far, CELLS) < alike
+    assert seconds(far, pc.TwoLevel(CELLS.geometry, every=1)) == pytest.approx(alike, rel=1e-12)
+    assert seconds(far, pc.TwoLevel(CELLS.geometry, every=2)) == seconds(far, CELLS) < alike
 
 
 @LAW
@@ -311,7 +309,7 @@ def test_a_far_center_is_behind_the_nearest_edge():
 
 def test_models_of_one_edge_are_equally_far():
     table = tuple((100.0 * (k + 1), 1e4 * (k + 1)) for k in range(N))
-    several = CellClusters(CELLS, k=3)
+    several = CellClusters(CELLS.geometry, k=3)
     one, many = (load(topology) for topology in (CELLS, several))
     clock = pc.Physical(distance=table, **STILL)
     for way in ("down", "up"):
@@ -344,7 +342,7 @@ def test_on_a_map_clients_are_as_far_as_they_stand(tmp_path):
     pairs = one.up()
     metres = torch.hypot(1000.0 * pairs.edge, 100.0 + pairs.client)
     assert torch.allclose(clock.on_link(one, "up", pairs), 8 * pairs.size / clock.rate("up", metres))
-    hierarchy = load(pc.TwoLevel(pc.Cells(Attached(near.geometry)), every=0))
+    hierarchy = load(pc.TwoLevel(Attached(near.geometry), every=0))
     client, edge, size = pairs = hierarchy.up()
     metres = torch.hypot(1000.0 * edge, 100.0 + client)
     assert torch.allclose(clock.on_link(hierarchy, "up", pairs), 8 * size / clock.rate("up", metres))
@@ -356,7 +354,7 @@ def test_on_a_map_clients_are_as_far_as_they_stand(tmp_path):
 
 def test_on_a_map_models_of_one_edge_are_equally_far(tmp_path):
     cells, clock = places(tmp_path / "map.csv", [(0, 100 + k) for k in range(N)], 1.0), pc.Physical(**STILL)
-    each = [load(topology) for topology in (cells, CellClusters(cells, k=2))]
+    each = [load(topology) for topology in (cells, CellClusters(cells.geometry, k=2))]
     assert torch.equal(*(clock.on_link(one, "up", one.up()).sort().values for one in each))
 
 
@@ -516,11 +514,25 @@ class Drawn(pc.Graph):
         graph.add_edges_from(pair for pairs in self.active(cohort) for pair in pairs)
         return pc.metropolis(graph, disconnected="allow")
 
-    def sequence(self, memory, cohort):
-        return len(self.active(cohort))
+    @property
+    def wires(self):
+        return InTurns(at_home=True, of=self)
+
+
+@dataclass(frozen=True)
+class InTurns(Wires):
+    of: Drawn = None
+
+    def turns(self, memory, cohort):
+        return len(self.of.active(cohort))
 
 
 MATCHINGS = (((1, 5), (6, 7), (0, 4), (2, 3)), ((1, 7), (3, 6)), ((1, 0), (3, 7), (5, 6)), ((1, 2), (7, 0)), ((3, 1),))
+
+
+def test_sums_travel_as_means_do():
+    for clock in (pc.Normalised(), pc.Delays(), pc.Physical()):
+        assert seconds(clock, pc.Star(), sums=("model",)) == seconds(clock, pc.Star())
 
 
 def drawn(chance):
@@ -581,12 +593,14 @@ def test_whoever_needs_exactly_so_long_makes_the_deadline(edge, compute):
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_deadline_is_for_clients_and_the_cloud_may_take_longer(every):
     clock = pc.Normalised(deadline=2.0)
-    one = load(pc.TwoLevel(CELLS, every=every), some(*range(N), round=every - 1))
+    one = load(pc.TwoLevel(CELLS.geometry, every=every), some(*range(N), round=every - 1))
     assert one.cloud and not bool(clock.late(one).any())
-    assert float(over(clock, pc.TwoLevel(CELLS, every=every), every).max()) == pytest.approx(10.1 + 1.1 * (every - 1))
+    assert float(over(clock, pc.TwoLevel(CELLS.geometry, every=every), every).max()) == pytest.approx(
+        10.1 + 1.1 * (every - 1)
+    )
     strict = pc.Normalised(deadline=0.5)  # nobody makes it, and edges that heard nobody have nothing to tell the cloud
     assert bool(strict.late(one).all())
-    assert seconds(strict, pc.TwoLevel(CELLS, every=1)) == pytest.approx(0.5)
+    assert seconds(strict, pc.TwoLevel(CELLS.geometry, every=1)) == pytest.approx(0.5)
 
 
 @LAW
@@ -594,8 +608,8 @@ def test_a_deadline_is_for_clients_and_the_cloud_may_take_longer(every):
 def test_a_deadline_never_turns_time_back_and_one_that_all_make_changes_nothing(metres, cloud, made, spread, seed):
     """Also where the cloud is nearer than the edge, and for clients that differ."""
     free = pc.Physical(distance=metres, cloud_distance=cloud, distance_spread=spread)
-    asked, topology = some(*range(N), seed=seed), pc.TwoLevel(CELLS, every=1)
-    edges, all_the_way = (free.needs(load(pc.TwoLevel(CELLS, every=every), asked)) for every in (0, 1))
+    asked, topology = some(*range(N), seed=seed), pc.TwoLevel(CELLS.geometry, every=1)
+    edges, all_the_way = (free.needs(load(pc.TwoLevel(CELLS.geometry, every=every), asked)) for every in (0, 1))
     deadline = float(edges.sort().values[made - 1]) if made else float(edges.min()) / 2
     one, bound = load(topology, asked), replace(free, deadline=deadline)
     late, took = bound.late(one), seconds(bound, topology, asked)
@@ -619,7 +633,7 @@ def test_edges_go_to_the_cloud_when_the_deadline_is_over(cloud):
         return sum(bits / clock.rate(way, torch.tensor([metres])).item() for way in ("up", "down"))
 
     beyond = {None: 2 * (clock.latency + bits / clock.wire), 100.0: 0.0, 900.0: radio(900.0) - radio(500.0)}[cloud]
-    assert seconds(clock, pc.TwoLevel(CELLS, every=1)) == pytest.approx(2.0 + beyond, rel=1e-12)
+    assert seconds(clock, pc.TwoLevel(CELLS.geometry, every=1)) == pytest.approx(2.0 + beyond, rel=1e-12)
 
 
 def test_who_is_late_is_asked_and_does_not_arrive(blobs):
@@ -758,9 +772,9 @@ def test_a_link_has_its_kind():
     assert links(RING) == {"client_to_client": 12}
     assert links(pc.Alone()) == {}
     cloud = {"edge_to_cloud": 2, "cloud_to_edge": 2}
-    assert links(pc.TwoLevel(CELLS, every=1)) == {"client_to_center": 6, "center_to_client": 7} | cloud
-    assert links(pc.TwoLevel(CELLS, every=2)) == {"client_to_center": 6, "center_to_client": 7}
-    assert links(pc.TwoLevel(CELLS, every=1), arrived=()) == {"center_to_client": 7}  # nothing to average
+    assert links(pc.TwoLevel(CELLS.geometry, every=1)) == {"client_to_center": 6, "center_to_client": 7} | cloud
+    assert links(pc.TwoLevel(CELLS.geometry, every=2)) == {"client_to_center": 6, "center_to_client": 7}
+    assert links(pc.TwoLevel(CELLS.geometry, every=1), arrived=()) == {"center_to_client": 7}  # nothing to average
 
 
 def test_the_clock_of_a_command():

@@ -90,7 +90,7 @@ CELLS = Cells(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]))  # client 
 
 def test_edges_send_to_every_client_they_cover():
     assert cost(CELLS, some(*range(N))).down == 7 * D * 4
-    assert cost(TwoLevel(CELLS, every=0), some(*range(N))).down == 7 * D * 4
+    assert cost(TwoLevel(CELLS.geometry, every=0), some(*range(N))).down == 7 * D * 4
 
 
 def test_a_bridge_uploads_once_and_all_its_edges_listen():

@@ -191,7 +191,7 @@ def test_rounds_end_when_the_clock_says(every, t_c):
 @pytest.mark.parametrize("every", [1, 2, 5, 10])
 def test_it_is_what_the_rounds_in_which_the_edges_meet_add_up_to(every):
     topology = hierarchical(every=every).exchanges[0].topology
-    times = [10.1 if topology.met_cloud(round) else 1.1 for round in range(10)]
+    times = [10.1 if topology.wires.meets_cloud(round) else 1.1 for round in range(10)]
     assert sum(times) / 10 == pytest.approx(round_time(every))
 
 

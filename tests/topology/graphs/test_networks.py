@@ -17,11 +17,11 @@ from polycentric import (
     Exponential,
     Geometric,
     Gossip,
-    Hub,
-    Line,
+    PathGraph,
     Poisson,
     Ring,
     SmallWorld,
+    StarGraph,
     Torus,
     UsageError,
     dpsgd,
@@ -36,11 +36,12 @@ from polycentric.runs.words_old import build_method, value_of
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.networks import NETWORKS, Matched, Network, graph_for
-from polycentric.topology.graphs.theory import doubly_stochastic
+from polycentric.topology.graphs.spectra import doubly_stochastic
 from support import everyone, model, small
 
 ALL = [
-    Ring(), Line(), Torus(), Complete(), Hub(), Exponential(), ErdosRenyi(0.4), Geometric(0.5), SmallWorld(4, 0.2)
+    Ring(), PathGraph(), Torus(), Complete(), StarGraph(), Exponential(), ErdosRenyi(0.4), Geometric(0.5),
+    SmallWorld(4, 0.2),
 ]  # fmt: skip
 
 
@@ -72,11 +73,11 @@ def test_their_degrees_are_those_of_the_name():
         return [d for _, d in sorted(network.of(n).degree)]
 
     assert degrees(Ring(), 7) == [2] * 7
-    assert degrees(Line(), 4) == [1, 2, 2, 1]
+    assert degrees(PathGraph(), 4) == [1, 2, 2, 1]
     assert degrees(Torus(), 12) == [4] * 12
     assert degrees(Torus(rows=2), 12) == [3] * 12
     assert degrees(Complete(), 5) == [4] * 5
-    assert degrees(Hub(), 5) == [4, 1, 1, 1, 1]
+    assert degrees(StarGraph(), 5) == [4, 1, 1, 1, 1]
     assert degrees(Exponential(), 16) == [7] * 16  # +-1, +-2, +-4, and 8
     assert sum(degrees(SmallWorld(4, 0.3), 20)) == 4 * 20
 

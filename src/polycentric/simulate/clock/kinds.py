@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ...errors import require
 from ...stacks.draw import normal, uniform
+from ...topology.wires import Direction
 from .seconds import Clock
-from .traffic import Direction, Hops, Load, Pairs
+from .traffic import Hops, Load, Pairs
 
 Table = float | tuple[float, ...] | tuple[tuple[float, ...], ...]  # for all, one a client, or clients x edges
 
@@ -50,7 +51,7 @@ class Normalised(Clock):
 
     def on_link(self, load: Load, way: Direction, pairs: Pairs) -> Tensor:
         """Half a trip, by the models moved."""
-        near = load.exchange.topology.near and not load.cloud
+        near = load.exchange.topology.wires.near and not load.cloud
         return (self.t_edge if near else self.t_cloud) / 2 * self._models(load, pairs)
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
@@ -191,13 +192,13 @@ class Physical(Clock):
 
     def on_link(self, load: Load, way: Direction, pairs: Pairs) -> Tensor:
         """Radio, and a wire where the center is far."""
-        topology, client = load.exchange.topology, load.cohort.index[pairs.client]
-        beyond = not topology.near or bool(load.cloud)
+        near, client = load.exchange.topology.wires.near, load.cohort.index[pairs.client]
+        beyond = not near or bool(load.cloud)
         if beyond and self.cloud_distance is not None:
             metres = torch.full((len(client),), self.cloud_distance, dtype=torch.float64)
             return 8 * pairs.size / self.rate(way, metres, self._fade(load, way, client, pairs.edge))
-        radio = self._radio(load, way, client, pairs.edge if topology.near else None, pairs.size)
-        return radio if topology.near else radio + self._by_wire(pairs.size)
+        radio = self._radio(load, way, client, pairs.edge if near else None, pairs.size)
+        return radio if near else radio + self._by_wire(pairs.size)
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """Up, over, and down."""
@@ -221,7 +222,7 @@ class Physical(Clock):
 
     def _metres(self, load: Load, client: Tensor, edge: Tensor | None) -> Tensor:
         if edge is not None and isinstance(self.distance, int | float):
-            on_map = load.exchange.topology.metres(load.cohort, client, edge, self.distance)
+            on_map = load.exchange.topology.wires.metres(load.cohort, client, edge, self.distance)
             if on_map is not None:
                 return on_map.clamp(min=1.0)  # the gain is that at one metre
         return self._of("distance", self.distance_spread, load, client, edge)

@@ -34,7 +34,8 @@ from ...errors import require
 from ...method import Exchange, Method, State
 from ...round import Answer, Clients, Trip
 from ...stacks.cohort import Cohort
-from .traffic import Direction, Hops, Load, Pairs, largest
+from ...topology.wires import Direction
+from .traffic import Hops, Load, Pairs, largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class Clock(ABC):
     def _between_neighbours(self, times: Tensor, load: Load) -> Tensor:
         times = self._heard(times, load, load.hops("down"), None).clone()
         times[load.cohort.index] += self.at_client(load)
-        turns = load.exchange.topology.sequence(load.state.memory, load.cohort)
+        turns = load.exchange.topology.wires.turns(load.state.memory, load.cohort)
         return self._heard(times, load, load.hops("up"), turns)
 
     def _heard(self, times: Tensor, load: Load, hops: Hops, turns: int | None) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from ...method import Exchange, State
 from ...round import Trip
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Links, Mixing
-
-Direction = Literal["down", "up"]
+from ...topology.wires import Direction
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Load:
         out = []
         for name in self.exchange.receives:
             mixing = self.exchange.topology.down(self.state.memory, self.cohort, name)
-            client, center, numbers = self._carried(name, mixing)
+            client, center, numbers = self._messages("down", name, mixing)
             out.append(Messages(client, center, numbers))
         return out
 
@@ -122,8 +121,8 @@ class Load:
         """What goes up to be mixed, one for each name."""
         out = []
         for name in self.exchange.sends:
-            mixing = self.exchange.topology.up(self.state.memory, self.cohort, name)
-            center, client, numbers = self._carried(name, mixing)
+            mixing = self.exchange.up(self.state.memory, self.cohort, name)
+            center, client, numbers = self._messages("up", name, mixing)
             out.append(Messages(client, center, numbers))
         return out
 
@@ -136,7 +135,7 @@ class Load:
     @cached_property
     def cloud(self) -> int:
         """Bytes that every edge sends on to the cloud, and hears from it, after this exchange."""
-        met = self.meets and len(self.cohort) > 0 and self.exchange.topology.met_cloud(self.cohort.round)
+        met = self.meets and len(self.cohort) > 0 and self.exchange.topology.wires.meets_cloud(self.cohort.round)
         return sum(self.row(name) for name in self.exchange.sends) if met else 0
 
     @property
@@ -180,15 +179,15 @@ class Load:
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self.cohort), dtype=torch.float64)
 
-    def _carried(self, name: str, mixing: Mixing) -> Links:
+    def _messages(self, way: Direction, name: str, mixing: Mixing) -> Links:
         """Who hears whom, and how many bytes."""
-        stack = self.state.centers[mixing.of or name]
-        links = self.exchange.topology.carried(self.state.memory, self.cohort, name, mixing, int(stack.shape[1]))
+        stack, wires = self.state.centers[mixing.of or name], self.exchange.topology.wires
+        links = wires.messages(way, self.state.memory, self.cohort, name, mixing, int(stack.shape[1]))
         return links._replace(weight=links.weight * stack.element_size())
 
     def _pairs(self, messages: list[Messages]) -> Pairs:
-        topology = self.exchange.topology
-        pairs = [Pairs(client, topology.edge_of(center), size) for client, center, size in messages]
+        wires = self.exchange.topology.wires
+        pairs = [Pairs(client, wires.machine_of(center), size) for client, center, size in messages]
         if len(pairs) == 1 and len(pairs[0].client) == len(self.cohort):  # nothing to add up
             return pairs[0]
         n_edges = 1 + max((int(edge.max()) for _, edge, _ in pairs if len(edge)), default=0)

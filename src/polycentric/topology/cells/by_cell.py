@@ -47,15 +47,16 @@ class ByCell(Around):
             f"ByCell asks for so many clients of a region: of must be Uniform or Active, got {type(self.of).__name__}",
         )
 
-    def within(self, cells: Geometry) -> ByCell:
-        """The same for a method's cells, unless it has its own."""
-        return self if self.cells is not None else replace(self, cells=cells)
+    def fitted(self, topology: Any) -> ByCell:
+        """The same for the cells of the topology it is given to, unless it has its own."""
+        return self if self.cells is not None else replace(self, cells=topology.geometry)
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Some of every region."""
         if self.cells is None:
             raise UsageError(
-                "ByCell has no cells: give it to fedmes or hierarchical, or write ByCell(n, cells=Overlap())"
+                "ByCell has no cells: give it to fedmes or hierarchical, which learn theirs in `prepare` and `run`, or "
+                "write ByCell(n, cells=Overlap())"
             )
         regions = covered(self.cells, everyone.n_clients, everyone.seed, everyone.round).regions
         region = regions.of[everyone.index]

@@ -178,21 +178,6 @@ def _covered(geometry: Geometry, n_clients: int, seed: int, round: int) -> Cover
     return geometry.cover(n_clients, seed, round)
 
 
-# -- shapes --------------------------------------------------------------------------------------------------
-
-
-# -- tables --------------------------------------------------------------------------------------------------
-
-
-# -- maps ----------------------------------------------------------------------------------------------------
-
-
-# -- from words ----------------------------------------------------------------------------------------------
-
-
-# -- small things --------------------------------------------------------------------------------------------
-
-
 def _turns(edges: Sequence[Sequence[int]], count: list[int], n_edges: int) -> list[int]:
     """At which of its edges every region begins to deal its clients out in turn, so that edges end nearly equal.
 

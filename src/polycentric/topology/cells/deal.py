@@ -15,11 +15,9 @@ from ...data.federation import Federation, Pool
 from ...data.partition import Iid, _check_count, _check_labels, _only_classes, _shared_out
 from ...errors import require, unknown
 from ...stacks import draw
-from ..base import Topology
 from .coverage import Geometry, covered
 from .geometries import geometry, geometry_of
 from .shapes import Attached, Overlap
-from .theory import cells_of
 
 
 @dataclass(frozen=True)
@@ -145,15 +143,14 @@ def _in_cells(words: str, clients: int | None) -> InCells:
     return InCells(clients, setting, cells, int(per_client), yes("two_per_cell", "false"), yes("mixed", "true"))
 
 
-def compare_cells(topology: Topology, federation: Federation, seed: int) -> None:
+def compare_cells(own: Geometry | None, federation: Federation, seed: int) -> None:
     """Say so where data were dealt for other cells than the method's, or for the same map drawn by another seed."""
-    own = cells_of(topology)
     names = federation.group_names
     in_cells = bool(names) and all(re.fullmatch(r"cell \d+(\+\d+)*", name) for name in names)
     if own is None or federation.group is None or not in_cells:
         return
     apart = federation.n_clients
-    for cells in {own.geometry, own.geometry.of if isinstance(own.geometry, Attached) else own.geometry}:
+    for cells in {own, own.of if isinstance(own, Attached) else own}:
         regions = covered(cells, federation.n_clients, seed).regions
         known = {f"cell {name}": number for number, name in enumerate(regions.names())}
         dealt = torch.tensor([known.get(name, -1) for name in names])[federation.group.cpu()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,32 @@ from .coverage import MOST_EDGES, Coverage, Geometry
 from .files import _lines, _numbers, _read
 
 FASTEST = 10  # times across the map, a round
-NEAR = 1e-7  # of a radius: how far into a corner one looks
-TOUCH = 1e-3  # of a radius: half of what two circles share, where they do no more than touch
-MOST_CROSSINGS = 4_000_000  # pairs of circles that are looked at
+
+
+class Trace(NamedTuple):
+    """Who was seen where, sorted by round."""
+
+    n_clients: int
+    round: Any  # (lines,)
+    client: Any  # (lines,) int64
+    place: Any  # (lines, 2)
+
+
+class MapFiles(NamedTuple):
+    """What the files of a map say."""
+
+    stations: Any | None  # (edges, 3) x, y and radius, which may be NaN; None: no file says
+    clients: Any | None  # (clients, 2)
+    trace: Trace | None
+    digest: str  # another content, another digest; empty where there are no files
+
+    @staticmethod
+    def read(places: str | None, trace: str | None) -> MapFiles:
+        """Both files, checked."""
+        read = [(path, _read(path)) for path in (places, trace) if path]
+        digest = hashlib.sha256(repr(read).encode()).hexdigest()[:12] if read else ""
+        stations, clients = _places(*read[0]) if places else (None, None)
+        return MapFiles(stations, clients, _traced(*read[-1]) if trace else None, digest)
 
 
 @lru_cache(maxsize=2)
@@ -72,25 +95,35 @@ class CellMap(Geometry):
         require(
             not (self.speed and self.trace), "CellMap takes speed or trace: clients walk at random or as the file says"
         )
-        read = [(path, _read(path)) for path in (self.places, self.trace) if path]
-        object.__setattr__(self, "digest", hashlib.sha256(repr(read).encode()).hexdigest()[:12] if read else "")
-        stations, radii, clients = _places(*read[0]) if self.places else (*_grid(self.edges), None)
-        if self.radius is not None:
-            radii = np.full(len(stations), self.radius)
-        bare = np.isnan(radii)
+        object.__setattr__(self, "digest", self.files.digest)
+        object.__setattr__(self, "edges", len(self.stations))
+        bare = np.isnan(self.radii)
         require(not bare.any(), f"'{self.places}': edge {int(bare.argmax())} has no radius; write one, or set radius")
-        object.__setattr__(self, "edges", len(stations))
-        object.__setattr__(self, "stations", stations)
-        object.__setattr__(self, "radii", radii)
-        object.__setattr__(self, "_clients", clients)
-        object.__setattr__(self, "_trace", _traced(*read[-1]) if self.trace else None)
-        if self.trace:
-            self._check_trace()
-        if self.speed:
-            self._check_walk()
+        self._check_trace()
+        across = float(np.hypot(*(self.box[1] - self.box[0])))
+        require(
+            self.speed <= FASTEST * across or across == 0,  # nobody moves where there is no way
+            f"CellMap.speed must be at most {FASTEST} times across the map in a round, {FASTEST * across:.3g}, "
+            f"got {self.speed:g}",
+        )
 
-    stations: Any = field(init=False, default=None, repr=False, compare=False)  # (edges, 2)
-    radii: Any = field(init=False, default=None, repr=False, compare=False)  # (edges,)
+    @cached_property
+    def files(self) -> MapFiles:
+        """What its files say, read when it is made."""
+        return MapFiles.read(self.places, self.trace)
+
+    @cached_property
+    def stations(self) -> Any:
+        """Where the edges stand, (edges, 2)."""
+        return _grid(self.edges)[0] if self.files.stations is None else self.files.stations[:, :2]
+
+    @cached_property
+    def radii(self) -> Any:
+        """How far they reach, (edges,)."""
+        if self.radius is not None:
+            return np.full(len(self.stations), self.radius)
+        return _grid(self.edges)[1] if self.files.stations is None else self.files.stations[:, 2]
+
     drawn = True
 
     @property
@@ -106,13 +139,15 @@ class CellMap(Geometry):
     @property
     def default_n_clients(self) -> int | None:
         """As many clients as the file has."""
-        placed, trace = self._clients, self._trace  # type: ignore[attr-defined]
-        return len(placed) if placed is not None else trace[0] if trace else None
+        placed, trace = self.files.clients, self.files.trace
+        return len(placed) if placed is not None else trace.n_clients if trace else None
 
     def _check_trace(self) -> None:
         """Refuse at once what would be refused in a later round: all that a trace says is known."""
-        n, when, who, where = self._trace  # type: ignore[attr-defined]
-        placed = self._clients  # type: ignore[attr-defined]
+        if self.files.trace is None:
+            return
+        n, when, who, where = self.files.trace
+        placed = self.files.clients
         require(
             placed is None or len(placed) == n,
             f"'{self.places}' places {0 if placed is None else len(placed)} clients, and '{self.trace}' moves {n}: "
@@ -130,35 +165,6 @@ class CellMap(Geometry):
         lists = cKDTree(at).query_ball_point(self.stations, self.radii)
         places = np.concatenate([np.asarray(found, dtype=np.int64) for found in lists])
         return np.repeat(np.arange(len(lists)), [len(found) for found in lists]), places
-
-    def _check_walk(self) -> None:
-        """Refuse at once what may be refused in a later round: a walk may lead to every place of the box.
-
-        A hole that discs leave in a box has corners: where two circles cross, or a circle and a side, or two sides. So
-        it is enough to look a little way into the sector that is outside of both; see `_into_corners`.
-        """
-        low, high = self.box
-        across = float(np.hypot(*(high - low)))
-        require(
-            self.speed <= FASTEST * across or across == 0,  # nobody moves where there is no way
-            f"CellMap.speed must be at most {FASTEST} times across the map in a round, {FASTEST * across:.3g}, "
-            f"got {self.speed:g}",
-        )
-        tree = cKDTree(self.stations)
-        crowded = tree.count_neighbors(tree, 2 * self.radii.max()) > MOST_CROSSINGS
-        if self.nearest or across == 0 or crowded:  # of so many, a hole is told of when somebody is in it
-            return
-        thin = NEAR * 10 * across * (high == low)  # a line is a narrow box
-        at = _into_corners(self.stations, self.radii, low - thin, high + thin)
-        at = at[((at >= low - thin) & (at <= high + thin)).all(1)]
-        away, who = tree.query(at)
-        for place in at[away > self.radii[who]]:  # nearly always the nearest reaches it
-            if (np.hypot(*(self.stations - place).T) > self.radii).all():
-                x, y = (place / across).round(4) * across + 0.0
-                raise UsageError(
-                    f"clients that walk may leave all cells, near ({x:.3g}, {y:.3g}): raise the radius, or set "
-                    "nearest=true"
-                )
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """Those within the radius of each station, and by the nearest rule the others."""
@@ -188,7 +194,7 @@ class CellMap(Geometry):
             return np.zeros(2), np.ones(2)
         low = (self.stations - self.radii[:, None]).min(0)
         high = (self.stations + self.radii[:, None]).max(0)
-        placed = self._clients  # type: ignore[attr-defined]
+        placed = self.files.clients
         if placed is not None:
             low, high = placed.min(0), placed.max(0)
         return low, high
@@ -200,9 +206,9 @@ class CellMap(Geometry):
             there is None or there == n_clients,
             f"the map has places for {there} clients, but the federation has {n_clients}",
         )
-        if self.trace:
-            return self._seen(round)
-        placed = self._clients  # type: ignore[attr-defined]
+        if self.files.trace is not None:
+            return self._seen(self.files.trace, round)
+        placed = self.files.clients
         seed = seed if self.seed is None else self.seed
         at = self._drawn(n_clients, seed, 0) if placed is None else placed
         return self._walked(at, seed, round) if self.speed else at
@@ -225,9 +231,9 @@ class CellMap(Geometry):
             left = np.where(share < 1, 0.0, np.maximum(left - takes - self.pause, 0.0))
         return at
 
-    def _seen(self, round: int) -> Any:
+    def _seen(self, trace: Trace, round: int) -> Any:
         """Where the trace last saw every client."""
-        n, when, who, where = self._trace  # type: ignore[attr-defined]
+        n, when, who, where = trace
         seen = when <= round
         at = np.full((n, 2), np.nan)
         at[who[seen]] = where[seen]  # sorted by round: the last one stays
@@ -248,58 +254,7 @@ def _grid(n: int) -> tuple[Any, Any]:
     return np.array(places), np.array(radii)
 
 
-def _into_corners(at: Any, radii: Any, low: Any, high: Any) -> Any:
-    """Places just inside every corner that a hole between discs in a box may have, (places, 2).
-
-    Where two lines cross, with normals m and n that point to where the hole would be, a little way along m + n; where
-    two circles touch, so that m + n = 0, along both, and so far that they have parted.
-    """
-    points: list[Any] = []
-    first, second, scale = list[Any](), list[Any](), list[Any]()
-    for x, m in ((low[0], 1.0), (high[0], -1.0)):
-        for y, n in ((low[1], 1.0), (high[1], -1.0)):
-            points.append([[x, y]])
-            first.append([[m, 0.0]])
-            second.append([[0.0, n]])
-            scale.append([float(np.hypot(*(high - low)))])
-    for axis in (0, 1):
-        for line, inward in ((low[axis], 1.0), (high[axis], -1.0)):
-            half = radii**2 - (line - at[:, axis]) ** 2
-            cut = half >= 0
-            for sign in (-1, 1):
-                point = np.full((int(cut.sum()), 2), line)
-                point[:, 1 - axis] = at[cut, 1 - axis] + sign * np.sqrt(half[cut])
-                points.append(point)
-                first.append((point - at[cut]) / radii[cut, None])
-                second.append(np.where(np.arange(2) == axis, inward, 0.0) * np.ones_like(point))
-                scale.append(radii[cut])
-    i, j = cKDTree(at).query_pairs(2 * radii.max(), output_type="ndarray").reshape(-1, 2).T
-    way = at[j] - at[i]
-    far = np.hypot(way[:, 0], way[:, 1])
-    cut = (far > 0) & (far <= radii[i] + radii[j]) & (far >= abs(radii[i] - radii[j]))
-    i, j, way, far = i[cut], j[cut], way[cut] / far[cut, None], far[cut]
-    along = (far**2 + radii[i] ** 2 - radii[j] ** 2) / (2 * far)
-    aside, least = np.stack([-way[:, 1], way[:, 0]], 1), np.minimum(radii[i], radii[j])
-    height = np.sqrt(np.maximum(radii[i] ** 2 - along**2, 0))
-    touch = height < TOUCH * least
-    for sign in (-1, 1):
-        point = at[i] + along[:, None] * way + sign * height[:, None] * aside
-        points.append(point)
-        first.append((point - at[i]) / radii[i, None])
-        second.append((point - at[j]) / radii[j, None])
-        scale.append(least)
-        cusp = (point + sign * 2 * TOUCH * least[:, None] * aside)[touch]
-        points.append(cusp)
-        first.append(np.zeros_like(cusp))
-        second.append(np.zeros_like(cusp))
-        scale.append(least[touch])
-    ahead = np.concatenate(first) + np.concatenate(second)
-    length = np.hypot(ahead[:, 0], ahead[:, 1])
-    step = np.divide(NEAR * np.concatenate(scale), length, out=np.zeros_like(length), where=length > 0)
-    return np.concatenate(points) + step[:, None] * ahead
-
-
-def _places(path: str, text: str) -> tuple[Any, Any, Any]:
+def _places(path: str, text: str) -> tuple[Any, Any | None]:
     head, rows = _lines(path, text)
     require(
         head in (["kind", "x", "y"], ["kind", "x", "y", "radius"]),
@@ -314,10 +269,10 @@ def _places(path: str, text: str) -> tuple[Any, Any, Any]:
     require(bool(found["edge"]), f"'{path}' has no line of kind edge")
     edges, clients = np.array(found["edge"]), np.array(found["client"])
     require(not (edges[:, 2] <= 0).any(), f"'{path}': edge {int((edges[:, 2] <= 0).argmax())} has no positive radius")
-    return edges[:, :2], edges[:, 2], clients[:, :2] if len(clients) else None
+    return edges, clients[:, :2] if len(clients) else None
 
 
-def _traced(path: str, text: str) -> tuple[int, Any, Any, Any]:
+def _traced(path: str, text: str) -> Trace:
     head, rows = _lines(path, text)
     require(head == ["round", "client", "x", "y"], f"'{path}' must begin with the line round,client,x,y")
     table = np.array([_numbers(path, line, row, 4) for line, row in rows[1:]]).reshape(-1, 4)
@@ -327,4 +282,4 @@ def _traced(path: str, text: str) -> tuple[int, Any, Any, Any]:
     n = 1 + int(table[:, 1].max())
     require(n <= len(table), f"'{path}' names client {n - 1} but has only {len(table)} lines: clients count from 0")
     table = table[np.argsort(table[:, 0], kind="stable")]
-    return n, table[:, 0], table[:, 1].astype(np.int64), table[:, 2:]
+    return Trace(n, table[:, 0], table[:, 1].astype(np.int64), table[:, 2:])

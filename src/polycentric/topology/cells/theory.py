@@ -16,7 +16,7 @@ Reference: Han et al., FedMes: speeding up federated learning with multiple edge
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -28,9 +28,10 @@ from ...errors import require
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Mixing
 from ..base import Topology
-from .hierarchy import TwoLevel
-from .several_models import CellClusters
-from .weights import Cells
+from .coverage import covered
+
+if TYPE_CHECKING:
+    from .weights import OverCells
 
 CLOSE = 1e-9
 DENSE = 400  # edges up to which all eigenvalues are computed; beyond, those next to 1
@@ -50,39 +51,29 @@ class EdgeFacts:
         return bool(((self.columns - 1).abs() < CLOSE).all())
 
 
-def cells_of(topology: Topology) -> Cells | None:
-    """The cells of a topology with edges; None: it has none."""
-    match topology:
-        case TwoLevel(edges=cells) | CellClusters(cells=cells):
-            return cells
-        case Cells():
-            return topology
-    return None
-
-
 def edge_facts(topology: Topology, n_clients: int, sizes: Tensor | None = None, seed: int = 0) -> EdgeFacts:
-    """Facts about a topology in round 0, everybody taking part; in the cloud's rounds nothing is counted.
+    """Facts about edges and their cells in round 0, everybody taking part, no cloud and one model an edge.
 
     Arguments:
         sizes: training examples of every client, (clients,); None: equal.
     """
     every = torch.arange(n_clients)
     sizes = torch.ones(n_clients, dtype=torch.int64) if sizes is None else sizes
-    cells = cells_of(topology)
-    require(cells is not None, f"{type(topology).__name__} has no cells: edge facts are about fedmes and hierarchical")
-    assert cells is not None
+    known = topology.geometry is not None
+    require(known, f"{type(topology).__name__} has no cells: edge facts are about fedmes and hierarchical")
+    cells = cast("OverCells", topology).plain
     cohort = Cohort(every, sizes, torch.ones(n_clients, dtype=torch.float64), n_clients, seed, 0)
     memory, _ = cells.meet(cells.remembers(n_clients), cohort, {})
     gamma, d = _rows(cells.up(memory, cohort, "model")), _rows(cells.down(memory, cohort, "model"))
     chain = gamma @ d
     columns = torch.as_tensor(gamma.T @ (d.T @ np.ones(n_clients)))
-    return EdgeFacts(chain, columns, zeta(chain))
+    return EdgeFacts(chain, columns, chain_zeta(chain))
 
 
-def zeta(chain: Any) -> float:
+def chain_zeta(chain: Any) -> float:
     """The second largest eigenvalue of an edge chain, dense or sparse; 0 for one edge.
 
-    >>> zeta([[0.75, 0.25], [0.25, 0.75]])
+    >>> chain_zeta([[0.75, 0.25], [0.25, 0.75]])
     0.5
     """
     chain = csc_array(chain)
@@ -94,6 +85,27 @@ def zeta(chain: Any) -> float:
     else:
         values = eigs(chain, k=2, sigma=1.001, v0=np.cos(np.arange(n)), return_eigenvectors=False)
     return round(float(np.sort(np.abs(values))[-2]), 12)
+
+
+def edge_summary(topology: OverCells, n_clients: int, seed: int) -> dict[str, Any]:
+    """The numbers of a topology over cells, equal clients, round 0; zeta knows of a cloud that is met every round."""
+    there, facts = covered(topology.geometry, n_clients, seed), edge_facts(topology, n_clients, seed=seed)
+    regions, every = there.regions, topology.cloud_every
+    sizes = regions.of.bincount(minlength=len(regions.edges)).tolist()
+    return {
+        "edges": there.n_edges,
+        "clients": n_clients,
+        "pairs": len(there.edge),
+        "moves": topology.geometry.moves,
+        "in_cells": there.sizes.tolist(),
+        "regions": dict(zip(regions.names(), sizes, strict=True)),
+        "in_overlaps": int((there.covers > 1).sum()),
+        "bridge": topology.bridge,
+        "cloud_every": every,
+        "zeta": 0.0 if every == 1 else facts.zeta,
+        "column_sums": [round(float(facts.columns.min()), 6), round(float(facts.columns.max()), 6)],
+        "doubly_stochastic": facts.doubly_stochastic,
+    }
 
 
 def _rows(mixing: Mixing) -> coo_array:

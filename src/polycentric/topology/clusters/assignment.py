@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Mixing
-from ...stacks.stack import Layout, Stacks
-from ..base import Topology
+from ...stacks.stack import Stacks
+from .clustered import ByDistance
 from .distances import squared_distances
-from .memory import Absent, Fit, check, clipped, noted, remembered, spans
 
 
 @dataclass(frozen=True)
-class Clusters(Topology):
+class Clusters(ByDistance):
     """K centers, every client at one of them: one-hot rows down, one-hot columns up (FeSEM, TKM).
 
     The E-step is `place`: a client goes to the center nearest to what it sent (FeSEM eq. 7), the lowest
     number winning ties. The M-step is `up`: the mean of a center's clients (eq. 8), which by the paper counts
-    clients (`weighted=False`). A center without clients keeps its model. `frozen`: nobody moves any more.
-
-    `features`: what distances are taken of: "all" parameters, those of the "last_layer", or patterns of names.
-    `absent`: clients that are away count in the mean of their center by the row they sent last ("last": the centers
-    then remember a row for everybody), or not at all ("out"). `reseed`: a center that has lost all its clients begins
-    again at the row that is farthest from its own center.
+    clients (`weighted=False`). A center without clients keeps its model. `frozen`: nobody moves any more. `reseed`: a
+    center that has lost all its clients begins again at the row that is farthest from its own center. `features` and
+    `absent` are those of `ByDistance`.
     """
 
-    k: int
     weighted: bool = False
     frozen: bool = False
-    features: str = "all"
-    absent: Absent = "out"
     reseed: bool = False
-    fit: Fit | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        check("Clusters", self.k, self.absent)
 
     @property
     def whole(self) -> bool:  # type: ignore[override]
@@ -49,15 +38,6 @@ class Clusters(Topology):
         """K."""
         return self.k
 
-    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
-        """Knows where its features lie and how wide a row is, and has no more centers than there are clients."""
-        fit = Fit(layout.spans(self.features), like.shape[1], like.dtype)
-        return replace(self, k=clipped(self.k, n_clients), fit=fit)
-
-    def remembers(self, n_clients: int) -> Stacks:
-        """The center of every client; in turn, until somebody finds better places."""
-        return remembered(self, n_clients)
-
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot rows: the client's own center."""
         return Mixing.gather(memory["assignment"].cpu()[cohort.index], self.k)
@@ -65,12 +45,12 @@ class Clusters(Topology):
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """E-step, FeSEM eq. 7."""
         if self.frozen:
-            return {} if self.absent == "out" else noted(self, cohort, sent)
-        distance, nearest = squared_distances(sent["model"], centers["model"], spans(self)).cpu().min(1)
+            return {} if self.absent == "out" else self.noted(cohort, sent)
+        distance, nearest = squared_distances(sent["model"], centers["model"], self.spans).cpu().min(1)
         note = {"assignment": nearest, "distance": distance}
         if self.reseed:
             note |= self.refilled(memory, cohort, nearest, distance)
-        return note | noted(self, cohort, sent)
+        return note | self.noted(cohort, sent)
 
     def refilled(self, memory: Stacks, cohort: Cohort, nearest: Tensor, distance: Tensor) -> Stacks:
         """Every center without clients takes the client farthest from its own, of a center that can spare one."""
@@ -86,11 +66,6 @@ class Clusters(Topology):
                 count[empty], nearest[who], taken[who] = 1, empty, 1
         return {"assignment": nearest, "reseeded": memory["reseeded"].cpu()[cohort.index] + taken}
 
-    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """M-step, FeSEM eq. 8: one-hot columns."""
-        place = memory["assignment"].cpu()[cohort.index]
-        return Mixing.scatter(place, self.k, cohort.weights if self.weighted else cohort.counts)
-
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """With absent="last", the M-step over the last known row of everybody."""
         if self.absent == "out":
@@ -103,3 +78,10 @@ class Clusters(Topology):
         means = up.product(memory["last"], known)[heard] / up.total[heard, None]
         new[heard.to(new.device)] = means.to(new)
         return memory, centers | {"model": new}
+
+    def words(self, n_clients: int) -> str:
+        """Means of their clients."""
+        where = (
+            "they stay where the clustering put them" if self.frozen else "each is at the nearest, found in every round"
+        )
+        return f"{min(self.k, n_clients)} centers, the means of their clients; {where}"

@@ -11,12 +11,12 @@ from ...errors import require
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Links, Mixing
 from ...stacks.stack import Layout, Stacks
-from ..base import Topology
-from .memory import clipped
+from ..wires import Direction, Wires, nothing
+from .clustered import Clustered, clipped
 
 
 @dataclass(frozen=True)
-class Choice(Topology):
+class Choice(Clustered):
     """K centers, all of which come down as `candidate0` .. `candidate(K-1)`; clients tell their `choice` (IFCA).
 
     up: the mean of those who chose a center, by clients or (`weighted`) by examples. `over_all`: divided by all who
@@ -41,7 +41,7 @@ class Choice(Topology):
         """K, or as many as there are clients."""
         return min(self.k, max(1, n_clients))
 
-    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
+    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Choice:
         """Has no more centers than there are clients."""
         return replace(self, k=clipped(self.k, n_clients))
 
@@ -53,15 +53,13 @@ class Choice(Topology):
         """A column of ones for a candidate; for `model`, the center the client chose last."""
         k = self.n_centers(cohort.n_clients)
         if name.startswith("candidate"):
-            here = torch.full((len(cohort),), min(_number(name), k - 1))
-            return Mixing.gather(here, k, of="model")
+            return candidate(name, cohort, k)
         return Mixing.gather(memory["assignment"].cpu()[cohort.index], k)
 
-    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
-        """A row on every link; nothing for a candidate beyond the centers."""
-        k = self.n_centers(cohort.n_clients)
-        again = name.startswith("candidate") and _number(name) >= k
-        return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], k) if again else mixing, width)
+    @property
+    def wires(self) -> Wires:
+        """A candidate beyond the centers is not sent."""
+        return NoneTwice()
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Where they chose to be."""
@@ -74,6 +72,29 @@ class Choice(Topology):
         if self.over_all:
             return Mixing.scatter(place, k, weight / weight.sum().clamp(min=1e-300), "keep")
         return Mixing.scatter(place, k, weight)
+
+    def words(self, n_clients: int) -> str:
+        """Everybody chooses."""
+        return (
+            f"{min(self.k, n_clients)} centers; every client takes the one that fits its examples best, in every round"
+        )
+
+
+@dataclass(frozen=True)
+class NoneTwice(Wires):
+    """Candidates come down once each."""
+
+    def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A row on every link; nothing for a candidate beyond the centers."""
+        if name.startswith("candidate") and _number(name) >= mixing.shape[1]:
+            return nothing(mixing)
+        return super().messages(way, memory, cohort, name, mixing, width)
+
+
+def candidate(name: str, cohort: Cohort, k: int) -> Mixing:
+    """A column of ones: center j of k for `candidatej`, the last one again where there are fewer."""
+    here = torch.full((len(cohort),), min(_number(name), k - 1))
+    return Mixing.gather(here, k, of="model")
 
 
 def _number(candidate: str) -> int:

@@ -10,17 +10,21 @@ from ...parts.select import Select
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
-from .assignment import Clusters
+from .candidates import candidate
+from .clustered import ByDistance
 
 
 @dataclass(frozen=True)
-class NewcomerAssignment(Clusters):
+class NewcomerAssignment(ByDistance):
     """Where newcomers belong: K centers come down as `candidate0` .., they tell their `choice`; nothing is mixed."""
+
+    def n_centers(self, n_clients: int) -> int:
+        """K."""
+        return self.k
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """A column of ones for a candidate."""
-        here = torch.full((len(cohort),), min(int(name.removeprefix("candidate")), self.k - 1))
-        return Mixing.gather(here, self.k, of="model")
+        return candidate(name, cohort, self.k)
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Where they chose to be; -1 is no choice."""
@@ -28,9 +32,9 @@ class NewcomerAssignment(Clusters):
         here = memory["assignment"].cpu()[cohort.index]
         return {"assignment": torch.where(choice >= 0, choice, here), "placed": choice >= 0}
 
-    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
-        """Nothing: they have not sent a model."""
-        return memory, centers
+    def words(self, n_clients: int) -> str:
+        """Newcomers only."""
+        return f"newcomers find the nearest of {min(self.k, n_clients)} centers"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,14 +15,56 @@ from ...errors import require
 from ...stacks.cohort import Cohort
 from ...stacks.draw import uniform
 from ...stacks.mixing import Mixing
-from ...stacks.stack import Layout, Stacks
-from ..base import Topology
+from ...stacks.stack import Stacks
+from .clustered import ByDistance
 from .distances import inner_products
-from .memory import Absent, Fit, check, clipped, noted, remembered, spans
 
 
 @dataclass(frozen=True)
-class Seeding(Topology):
+class OneBecomesMany(ByDistance):
+    """One center becomes K: what all clients have learned from a common start is clustered, once.
+
+    The best of `restarts` clusterings, of at most so many `iterations` each, from seeds that are drawn far apart
+    ("kmeans++") or at "random".
+    """
+
+    restarts: int
+    iterations: int
+    seeding: Literal["kmeans++", "random"] = "kmeans++"
+    whole = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        require(self.restarts >= 1, f"{name}.restarts must be at least 1, got {self.restarts}")
+        require(
+            self.seeding in ("kmeans++", "random"), f"{name}.seeding must be kmeans++ or random, got {self.seeding!r}"
+        )
+
+    def n_centers(self, n_clients: int) -> int:
+        """One, until it has run."""
+        return 1
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """A column of ones: there is one center yet."""
+        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
+
+    @abstractmethod
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """The best of several clusterings."""
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """Whatever else a center holds, every one of the K now has."""
+        k = self.k
+        return memory, {name: rows.repeat(k, 1) if len(rows) == 1 and k > 1 else rows for name, rows in centers.items()}
+
+    def words(self, n_clients: int) -> str:
+        """Once."""
+        return f"one center becomes {min(self.k, n_clients)}: what clients have learned is clustered then"
+
+
+@dataclass(frozen=True)
+class Seeding(OneBecomesMany):
     """One center becomes K: what all clients have learned from a common start is clustered, once (FeSEM's round 0).
 
     Lloyd's iteration from `restarts` different seeds, keeping the partition of the smallest intra-cluster distance.
@@ -32,43 +75,12 @@ class Seeding(Topology):
     G is summed over pieces of the width in float64, once; restarts then cost nothing that grows with the model.
     """
 
-    k: int
     restarts: int = 20
     iterations: int = 100
-    seeding: Literal["kmeans++", "random"] = "kmeans++"
-    weighted: bool = False
-    features: str = "all"
-    absent: Absent = "out"
-    fit: Fit | None = field(default=None, repr=False)
-    whole = True
-
-    def __post_init__(self) -> None:
-        check("Seeding", self.k, self.absent)
-        require(self.restarts >= 1, f"Seeding.restarts must be at least 1, got {self.restarts}")
-        require(
-            self.seeding in ("kmeans++", "random"), f"Seeding.seeding must be kmeans++ or random, got {self.seeding!r}"
-        )
-
-    def n_centers(self, n_clients: int) -> int:
-        """One, until it has run."""
-        return 1
-
-    def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Topology:
-        """Knows where its features lie and how wide a row is, and has no more centers than there are clients."""
-        fit = Fit(layout.spans(self.features), like.shape[1], like.dtype)
-        return replace(self, k=clipped(self.k, n_clients), fit=fit)
-
-    def remembers(self, n_clients: int) -> Stacks:
-        """The center of every client."""
-        return remembered(self, n_clients)
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """A column of ones: there is one center yet."""
-        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best of many clusterings."""
-        gram = inner_products(sent["model"], spans(self))
+        gram = inner_products(sent["model"], self.spans)
         if self.k > 1 and len(cohort) > 1 and not float(gram.diag().max()) > 0:
             warnings.warn(
                 "all clients sent the same model, so clustering them means nothing and all go to the first center: "
@@ -78,17 +90,7 @@ class Seeding(Topology):
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
         total, assignment = min(runs, key=lambda run: run[0])
         distance = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
-        return {"assignment": assignment, "distance": distance} | noted(self, cohort, sent)
-
-    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """One-hot columns, K receivers."""
-        place, k = memory["assignment"].cpu()[cohort.index], self.k
-        return Mixing.scatter(place, k, cohort.weights if self.weighted else cohort.counts)
-
-    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
-        """Whatever else a center holds, every one of the K now has."""
-        k = self.k
-        return memory, {name: rows.repeat(k, 1) if len(rows) == 1 and k > 1 else rows for name, rows in centers.items()}
+        return {"assignment": assignment, "distance": distance} | self.noted(cohort, sent)
 
     def lloyd(self, gram: Tensor, cohort: Cohort, restart: int) -> tuple[float, Tensor]:
         """(intra-cluster distance, assignment) of one run; the lowest number wins ties."""

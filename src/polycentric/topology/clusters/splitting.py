@@ -16,7 +16,7 @@ from ...errors import require
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
-from ..base import Topology
+from .clustered import Clustered
 from .distances import inner_products
 
 Linkage = Literal["single", "complete", "average"]
@@ -32,7 +32,7 @@ class Bipartition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Splitting(Topology):
+class Splitting(Clustered):
     """A tree of centers that begins as one (clustered FL): leaves have clients, inner centers are kept as they were.
 
         D_i  = w_i - c_p                                      update of client i, from the center p it received
@@ -168,6 +168,17 @@ class Splitting(Topology):
         scale = torch.maximum(memory["scale"].cpu(), norm.max()) if len(norm) else memory["scale"]
         new = {"assignment": place, "parent": parent, "child": torch.zeros_like(child), "scale": scale}
         return memory | new, centers
+
+    def tables(self, memory: Stacks) -> dict[str, Stacks]:
+        """The splits there were, how alike clients were then, and the tree of centers."""
+        if not len(memory.get("splits", ())):
+            return {}
+        kept = ("splits", "split_alike", "parent", "assignment")
+        return {"splits.safetensors": {name: memory[name] for name in kept}}
+
+    def words(self, n_clients: int) -> str:
+        """A tree."""
+        return "one center, that splits in two where its clients disagree: how often is decided during the run"
 
     @staticmethod
     def recorded(memory: Stacks, round: int, center: int, moves: Tensor) -> Stacks:

@@ -14,7 +14,7 @@ from ...stacks.cohort import Cohort
 from ...stacks.draw import uniform
 from ...stacks.stack import Stacks
 from .distances import pieces
-from .seeding import Seeding
+from .seeding import OneBecomesMany
 
 
 class RowRule(Protocol):
@@ -25,7 +25,7 @@ class RowRule(Protocol):
 
 
 @dataclass(frozen=True)
-class TrimmedSeeding(Seeding):
+class TrimmedSeeding(OneBecomesMany):
     """Trimmed k-means of what all clients have learned from a common start, once (Ghosh et al.'s second stage).
 
         r_i  <-  argmin_k |w_i - c_k|^2               the lowest number winning ties

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import networkx
 import numpy as np
@@ -17,6 +18,7 @@ from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
 from ..base import Topology
 from .networks import Disconnected, Network, Ring, checked, graph_for, network_of
+from .spectra import weight_facts
 
 
 class Peers(Topology):
@@ -44,6 +46,17 @@ class Peers(Topology):
         if name in self.only_own:
             return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
         return present(self.mixing(memory, cohort), cohort)
+
+    def words(self, n_clients: int) -> str:
+        """Neighbours."""
+        return "no center: every client averages with its neighbours on the graph"
+
+    def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
+        """Links, neighbours and zeta, everybody there."""
+        self.n_centers(n_clients)
+        ones = torch.ones(n_clients, dtype=torch.int64)
+        everyone = Cohort(torch.arange(n_clients), ones, ones.double(), n_clients, seed, 0)
+        return weight_facts(self.mixing({}, everyone))
 
 
 @dataclass(frozen=True)

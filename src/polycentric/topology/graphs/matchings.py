@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +14,11 @@ from ...stacks.cohort import Cohort
 from ...stacks.draw import uniform
 from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
+from ..wires import Wires
 from .decomposition import Activation, MatchingPlan, plan_for
 from .gossip import Peers
 from .networks import Disconnected, Network, Ring, network_of
+from .spectra import link_facts
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ class Matchings(Peers):
         rounds = torch.as_tensor(round)[..., None]
         return uniform(seed, rounds, "matching", coin) < torch.from_numpy(plan.p)
 
-    def sequence(self, memory: Stacks, cohort: Cohort) -> int:
-        """How many matchings are in use: they go one after another."""
-        return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[0]
+    @property
+    def wires(self) -> Wires:
+        """Matchings go one after another."""
+        return InTurn(at_home=True, of=self)
 
     def n_centers(self, n_clients: int) -> int:
         """One for each client; the plan is made here."""
@@ -82,6 +86,27 @@ class Matchings(Peers):
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """I - alpha L of the matchings in use."""
         return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[1]
+
+    def words(self, n_clients: int) -> str:
+        """Neighbours, some at a time."""
+        return "no center: neighbours average, some matchings of the graph at a time"
+
+    def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
+        """Links and neighbours, and what the plan says."""
+        plan = self.plan(n_clients)
+        found = {"matchings": len(plan.p), "matchings_a_round": plan.expected_matchings}
+        return link_facts(plan.edges[0], n_clients) | found | {"alpha": plan.alpha, "rho": plan.rho}
+
+
+@dataclass(frozen=True)
+class InTurn(Wires):
+    """Neighbours who talk matching by matching."""
+
+    of: Matchings = field(kw_only=True)
+
+    def turns(self, memory: Stacks, cohort: Cohort) -> int:
+        """How many matchings are in use."""
+        return _in_use(self.of, cohort.seed, cohort.round, cohort.n_clients)[0]
 
 
 @lru_cache(maxsize=2)

@@ -52,7 +52,7 @@ class Ring(Network):
 
 
 @dataclass(frozen=True)
-class Line(Network):
+class PathGraph(Network):
     """A ring cut open (a path): 0-1-2- ... -(n-1)."""
 
     def of(self, n: int) -> networkx.Graph:
@@ -93,7 +93,7 @@ class Complete(Network):
 
 
 @dataclass(frozen=True)
-class Hub(Network):
+class StarGraph(Network):
     """A star: client 0 is next to everybody, the others to it alone."""
 
     def of(self, n: int) -> networkx.Graph:
@@ -307,10 +307,10 @@ def _connected(drawn: Callable[[int], networkx.Graph], seed: int, *key: int | st
 # 3b), with the matchings published there.
 NETWORKS: dict[str, Callable[..., Network]] = {
     "ring": Ring,
-    "path": Line,
+    "path": PathGraph,
     "torus": Torus,
     "complete": Complete,
-    "star": Hub,
+    "star": StarGraph,
     "exponential": Exponential,
     "erdos-renyi": ErdosRenyi,
     "geometric": Geometric,

@@ -16,57 +16,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import networkx
-import numpy as np
-import torch
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.linalg import eigsh
-
 from ...errors import require
-from ...stacks.mixing import Mixing
-from .decomposition import Activation, MatchingPlan, plan_for
+from .decomposition import plan_for
 from .gossip import weights_for
 from .networks import Complete, ErdosRenyi, Network, Ring, Torus, graph_for
-
-DENSE = 400  # clients up to which all eigenvalues are computed; beyond, only the outermost
-
-
-def zeta(weights: Mixing) -> float:
-    """The second largest eigenvalue of a symmetric doubly stochastic mixing, in magnitude; 1: no consensus."""
-    n = weights.shape[0]
-    require(doubly_stochastic(weights), "zeta is of a symmetric mixing whose rows and columns sum to one")
-    if n < 2:
-        return 0.0
-    matrix = _csr(weights)
-    if n <= DENSE:
-        values = np.linalg.eigvalsh(matrix.toarray())
-        return max(abs(float(values[0])), abs(float(values[-2])), 0.0)
-    start = np.cos(np.arange(n))
-    top = eigsh(matrix, k=2, which="LA", v0=start, return_eigenvectors=False)
-    bottom = eigsh(matrix, k=1, which="SA", v0=start, return_eigenvectors=False)
-    return max(abs(float(top.min())), abs(float(bottom[0])))
-
-
-def doubly_stochastic(weights: Mixing, tolerance: float = 1e-9) -> bool:
-    """Whether a mixing is square and symmetric with rows (so also columns) that sum to one. Entries may be negative."""
-    if weights.shape[0] != weights.shape[1]:
-        return False
-    matrix = _csr(weights)
-    rows = np.abs(matrix.sum(1) - 1).max() if weights.shape[0] else 0.0
-    skew = abs(matrix - matrix.T)
-    return bool(rows <= tolerance and (skew.max() if skew.nnz else 0.0) <= tolerance)
-
-
-def lambda_2(graph: networkx.Graph) -> float:
-    """Algebraic connectivity: the second smallest eigenvalue of the Laplacian; 0 exactly where it is disconnected."""
-    n = graph.number_of_nodes()
-    if n < 2 or not networkx.is_connected(graph):
-        return 0.0
-    matrix = csr_array(networkx.laplacian_matrix(graph, nodelist=range(n)).astype(float))
-    if n <= DENSE:
-        return float(np.linalg.eigvalsh(matrix.toarray())[1])
-    found = eigsh(matrix.tocsc(), k=2, sigma=-1e-3, which="LM", v0=np.cos(np.arange(n)), return_eigenvectors=False)
-    return float(found.max())
+from .spectra import lambda_2, zeta
 
 
 def penalty(tau: int, zeta: float) -> float:
@@ -117,19 +71,6 @@ def bound(
     holds = rate + 5 * rate**2 * apart**2 <= 1
     last = rate**2 * variance * penalty(tau, zeta) if holds else math.inf
     return Bound(2 * distance * smoothness / (rate * steps), rate * variance / clients, last)
-
-
-def iteration_seconds(plan: MatchingPlan, compute: float = 1.0, matching: float = 1.0) -> float:
-    """What a round takes on average: t_comp + t_comm E[matchings in use]; matchings go one after another."""
-    return compute + matching * plan.expected_matchings
-
-
-def rho_curve(
-    network: Network, n: int, budgets: list[float], schedule: Activation = "matcha"
-) -> list[tuple[float, float, float]]:
-    """(budget, rho, alpha) for every budget."""
-    plans = ((b, plan_for(network, n, b, schedule)) for b in budgets)
-    return [(b, plan.rho, plan.alpha) for b, plan in plans]
 
 
 @dataclass(frozen=True)
@@ -225,9 +166,3 @@ def _on_budget(budgets: list[tuple[float, float, float, float]]) -> list[str]:
         f"MATCHA needs no more than a budget of {least[0]:g}: rho is {least[1]:.3f} there, and {full:.3f} with every "
         f"matching in every round; {least[3]:.1f} matchings a round instead of {budgets[0][3]:.0f}."
     ]
-
-
-def _csr(weights: Mixing) -> csr_array:
-    receiver, sender, weight = weights.links
-    index = (receiver.numpy(), sender.numpy())
-    return coo_array((weight.to(torch.float64).numpy(), index), shape=weights.shape).tocsr()

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from ...errors import require
 from ...stacks.cohort import Cohort
-from ...stacks.mixing import Links, Mixing
+from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
+from ...stacks.view import View
 from ..base import Topology
+from ..wires import Wires
 from .covariance import Sets, cov_and_prec
-from .related import _check, _one_row
+from .related import AddsUp, _check
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Duals(Topology):
     relation: Literal["learned", "none", "same"] = "learned"
     every: int = 10
     eps: float = 1e-3
+    reads_updates = True
 
     def __post_init__(self) -> None:
         require(0 < self.strength < math.inf, f"strength must be a positive number, got {self.strength}")
@@ -95,12 +98,21 @@ class Duals(Topology):
         new = seen & (sigma.diagonal() == 0)
         return sigma * (known / m) + torch.diag(new.double() / m)
 
-    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+    @property
+    def wires(self) -> Wires:
         """The center adds up before it sends: one row for each client."""
-        return super().carried(memory, cohort, name, _one_row(mixing, cohort, mixing.form != "scatter"), width)
+        return AddsUp()
 
-    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+    def words(self, n_clients: int) -> str:
+        """Tasks of their own, related."""
+        how = {"none": "not at all", "same": "as one model"}
+        return "one center holds every client's task; they are related " + how.get(
+            self.relation, "by a covariance learned during the run"
+        )
+
+    def shows(self, view: View) -> dict[str, float]:
         """The two objectives at the models of the round before, and how far they are apart."""
+        memory = view.memory
         if not bool(memory["examples"].any()):
             return {}
         primal, dual = (float(memory[name].sum()) for name in ("primal", "dual"))

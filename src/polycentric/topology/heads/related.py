@@ -3,9 +3,9 @@
     pull       =  sum_{i != k} Q_ki w_i      of the stack `task`, frozen while a client trains
     stiffness  =  Q_kk
 
-`covariance` and `precision` in the memory hold every set's matrices, flat and in float64 (`polycentric.topology.heads.covariance`).
-Only tasks that have been heard count: a client that never came changes nothing, and before its first exchange a client
-is a set of one, with Omega = [1].
+`covariance` and `precision` in the memory hold every set's matrices, flat and in float64 (`heads.covariance`). Only
+tasks that have been heard count: a client that never came changes nothing, and before its first exchange a client is a
+set of one, with Omega = [1].
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,15 +24,19 @@ from ...errors import require
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Links, Mixing
 from ...stacks.stack import Stacks
+from ...stacks.view import View
 from ..base import Topology
-from ..graphs.gossip import Gossip, present, weights_for
-from ..graphs.networks import Disconnected, Network
+from ..graphs.gossip import present, weights_for
+from ..graphs.networks import Disconnected, Network, Ring, network_of
+from ..graphs.spectra import weight_facts
+from ..wires import Direction, Wires, nothing, one_row_each
 from .covariance import Sets, floored, steepest
 
 
 class Tasks(Topology):
     """What topologies with related tasks have in common."""
 
+    reads_updates = True  # how tasks are related is found from what clients send
     beta: float | None
     eps: float
     per_n: bool
@@ -126,18 +131,19 @@ class Tasks(Topology):
                 stacklevel=2,
             )
 
-    def shows(self, memory: Stacks, centers: Stacks) -> dict[str, float]:
+    def shows(self, view: View) -> dict[str, float]:
         """The worst condition number among the covariances."""
-        return {"condition": float(memory["condition"])}
+        return {"condition": float(view.memory["condition"])}
 
 
 @dataclass(frozen=True)
-class TaskGraph(Tasks, Gossip):
+class TaskGraph(Tasks):
     """Neighbours mix their models with Metropolis weights and keep a covariance over their tasks (DPA-SGD).
 
         Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
 
     Arguments:
+        graph, only_own, disconnected: as in `Gossip`.
         beta: weight of the fresh covariance beside the neighbours'; None: 1 / (|N(k)| + 1); 1: nobody is asked.
         eps: floor of the spectra.
         per_n: divide a neighbourhood's penalty by n_j.
@@ -145,15 +151,28 @@ class TaskGraph(Tasks, Gossip):
         limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
     """
 
+    graph: Network = Ring()
+    only_own: tuple[str, ...] = ()
+    disconnected: Disconnected = "refuse"
     beta: float | None = None
     eps: float = 1e-3
     per_n: bool = True
     own_terms: bool = False
     limit: float = math.inf
+    whole = True  # who is absent decides the diagonal
+    at_home = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        object.__setattr__(self, "graph", network_of(self.graph))
         _check(self.beta, self.eps)
+
+    def mixing(self, n: int) -> Mixing:
+        """Metropolis weights, (clients, clients) if everybody were there."""
+        return weights_for(self.graph, n, self.disconnected)
+
+    def n_centers(self, n_clients: int) -> int:
+        """One for each client; the graph is made and checked here."""
+        return self.mixing(n_clients).shape[0]
 
     def sets(self, n: int) -> Sets:
         """The closed neighbourhoods."""
@@ -164,23 +183,50 @@ class TaskGraph(Tasks, Gossip):
         n, there = len(seen), seen.nonzero()[:, 0]
         ones = torch.ones(len(there))
         some = Cohort(there, ones, ones, n, 0, 0)
-        receiver, sender, weight = present(weights_for(self.graph, n, self.disconnected), some).links
+        receiver, sender, weight = present(self.mixing(n), some).links
         return Links(receiver, there[sender], weight)
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Rows of the identity, or of Q."""
         if name in ("pull", "stiffness"):
             return self.related(memory, cohort, name)
-        return super().down(memory, cohort, name)
+        return Mixing.gather(cohort.index, cohort.n_clients)
 
-    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Neighbours who are there, and the rest of the weight on the own fresh model."""
+        if name in self.only_own:
+            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+        return present(self.mixing(cohort.n_clients), cohort)
+
+    @property
+    def wires(self) -> Wires:
+        """Neighbours send more than a row."""
+        return Relays(at_home=True, of=self)
+
+    def words(self, n_clients: int) -> str:
+        """Neighbours, and their tasks."""
+        return "no center: neighbours average their models, and learn how their tasks are related"
+
+    def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
+        """Links, neighbours and zeta, everybody there."""
+        return weight_facts(self.mixing(n_clients))
+
+
+@dataclass(frozen=True)
+class Relays(Wires):
+    """Neighbours who send each other tasks, covariances and what others pull."""
+
+    of: TaskGraph = field(kw_only=True)
+
+    def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
         """A neighbour sends its task, its covariance and the pull it relays: 2 q + |N|^2 numbers an edge."""
         if name in ("pull", "stiffness"):  # they came with the exchange before
-            return super().carried(memory, cohort, name, Mixing.gather(cohort.index[:0], cohort.n_clients), width)
-        if name != "task" or mixing.form == "gather":
-            return super().carried(memory, cohort, name, mixing, width)
-        receiver, sender, _ = present(weights_for(self.graph, cohort.n_clients, self.disconnected), cohort).links
-        numbers = 2 * width + self.sets(cohort.n_clients).sizes[cohort.index[sender]].square()
+            return nothing(mixing)
+        if name != "task" or way == "down":
+            return super().messages(way, memory, cohort, name, mixing, width)
+        n = cohort.n_clients
+        receiver, sender, _ = present(self.of.mixing(n), cohort).links
+        numbers = 2 * width + self.of.sets(n).sizes[cohort.index[sender]].square()
         return Links(receiver, sender, numbers.double())
 
 
@@ -238,13 +284,27 @@ class TaskStar(Tasks):
         center = torch.zeros(len(cohort), dtype=torch.int64)
         return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
 
-    def carried(self, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
-        """The center adds up before it sends: one row for each client."""
-        return super().carried(memory, cohort, name, _one_row(mixing, cohort, name == "pull"), width)
+    @property
+    def wires(self) -> Wires:
+        """The center adds up the pull before it sends it."""
+        return AddsUp(names=("pull",))
+
+    def words(self, n_clients: int) -> str:
+        """One model, many tasks."""
+        return "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
 
-def _one_row(mixing: Mixing, cohort: Cohort, added_up: bool) -> Mixing:
-    return Mixing.gather(cohort.index, cohort.n_clients) if added_up else mixing
+@dataclass(frozen=True)
+class AddsUp(Wires):
+    """A center that adds up before it sends: one row for each client, however many rows it is made of."""
+
+    names: tuple[str, ...] | None = field(default=None, kw_only=True)  # None: whatever comes down
+
+    def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """One row for each client."""
+        if way == "down" and (self.names is None or name in self.names):
+            return one_row_each(cohort, width)
+        return super().messages(way, memory, cohort, name, mixing, width)
 
 
 def _check(beta: float | None, eps: float) -> None:

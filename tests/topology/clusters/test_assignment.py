@@ -1,0 +1,128 @@
+"""Clusters: one-hot matrices, the E-step and the M-step, and the distances behind them."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, received
+from polycentric.topology import Clusters, Star, squared_distances
+from support import random
+
+# -- clusters ------------------------------------------------------------------------------------------------
+
+placements = st.lists(st.integers(0, 2), min_size=1, max_size=10)
+
+
+@LAW
+@given(placements)
+def test_averaging_in_clusters_is_an_orthogonal_projection(place):  # F3
+    memory = {"assignment": torch.tensor(place)}
+    down, up = matrices(Clusters(3), everyone([5] * len(place)), memory)
+    projection = down @ up
+    close(projection @ projection, projection)
+    close(projection, projection.T)
+    close(projection.sum(1), torch.ones(len(place)))
+
+
+@LAW
+@given(placements, st.integers(0, 10**6))
+def test_averaging_by_data_in_clusters_is_idempotent(place, seed):
+    sizes = torch.randint(1, 50, (len(place),), generator=torch.Generator().manual_seed(seed))
+    memory = {"assignment": torch.tensor(place)}
+    down, up = matrices(Clusters(3, weighted=True), everyone(sizes), memory)
+    close(down @ up @ down @ up, down @ up)
+    close(sizes.double() @ down @ up, sizes)  # the data-weighted mean is preserved
+
+
+@LAW
+@given(st.integers(1, 10), st.integers(0, 10**6))
+def test_the_global_mean_is_preserved_by_the_m_step(n, seed):  # F7
+    topology, cohort = Clusters(3), everyone([5] * n)
+    centers, sent = random(seed, 3, 4), random(seed + 1, n, 4)
+    memory, after = exchange(topology, topology.remembers(n), cohort, centers, sent)
+    close(received(topology, memory, cohort, after).mean(0), sent.mean(0))
+
+
+@LAW
+@given(st.integers(1, 10), st.integers(0, 10**6))
+def test_neither_step_increases_the_distance(n, seed):  # F4
+    topology, cohort = Clusters(3), everyone([5] * n)
+    centers, sent = random(seed, 3, 4), random(seed + 1, n, 4)
+    before = topology.remembers(n)
+    after = before | topology.place(before, cohort, {"model": centers}, {"model": sent})
+
+    def distance(memory, centers):
+        return float((sent - received(topology, memory, cohort, centers)).square().sum())
+
+    _, moved = exchange(topology, before, cohort, centers, sent)
+    assert distance(after, centers) <= distance(before, centers) + 1e-12
+    assert distance(after, moved) <= distance(after, centers) + 1e-12
+
+
+def test_a_cluster_without_clients_keeps_its_center():
+    topology, cohort = Clusters(2), everyone([5, 5])
+    centers, sent = exact([[0.0], [100.0]]), exact([[1.0], [3.0]])
+    memory, after = exchange(topology, topology.remembers(2), cohort, centers, sent)
+    assert memory["assignment"].tolist() == [0, 0]
+    assert after.tolist() == [[2.0], [100.0]]
+
+
+def test_ties_go_to_the_lowest_number():
+    topology, cohort = Clusters(3), everyone([5, 5])
+    centers = {"model": exact([[-4.0], [1.0], [1.0]])}
+    placed = topology.place({}, cohort, centers, {"model": exact([[-9.0], [1.5]])})
+    assert placed["assignment"].tolist() == [0, 1]
+
+
+@LAW
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 10**6))
+def test_where_all_centers_are_the_same_everybody_is_at_the_first(k, n, width, seed):  # C8: before a warm-up
+    centers, sent = random(seed, 1, width).repeat(k, 1), random(seed + 1, n, width)
+    placed = Clusters(k).place({}, everyone([5] * n), {"model": centers}, {"model": sent})
+    assert placed["assignment"].tolist() == [0] * n
+
+
+def test_nobody_moves_in_frozen_clusters():
+    topology = Clusters(2, frozen=True)
+    assert topology.place({}, FOUR, {"model": random(0, 2, 3)}, {"model": random(1, 4, 3)}) == {}
+
+
+def test_one_cluster_by_data_is_a_star():
+    for mine, star in zip(matrices(Clusters(1, weighted=True), FOUR), matrices(Star(), FOUR), strict=True):
+        close(mine, star)
+
+
+# -- distances -----------------------------------------------------------------------------------------------
+
+
+@LAW
+@given(
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 1e3, 1e7]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 10**6),
+)
+def test_distances_are_right_far_from_the_origin_too(n, k, offset, dtype, seed):
+    rows, centers = (random(seed, n, 5) + offset).to(dtype), (random(seed + 1, k, 5) + offset).to(dtype)
+    by_hand = (rows[:, None].double() - centers.double()).square().sum(2)
+    plain = torch.cdist(rows.double(), centers.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+    close(by_hand, plain, 1e-9)
+    close(squared_distances(rows, centers), plain, 1e-10 if dtype == torch.float64 else 1e-5)
+
+
+def test_a_row_has_no_distance_to_itself():
+    rows = random(0, 5, 3) + 1e6
+    close(squared_distances(rows, rows).diagonal(), torch.zeros(5))
+
+
+def test_distances_in_float32_are_right_where_centers_are_far_apart():
+    rows, centers = torch.full((1, 3), 0.1), torch.tensor([[0.0] * 3, [2e4] * 3])
+    close(squared_distances(rows, centers)[0, 0], 3 * 0.1**2, 1e-4)
+
+
+@LAW
+@given(st.integers(0, 10**6))
+def test_wide_rows_are_measured_in_pieces(seed):
+    rows, centers = random(seed, 2, 3).repeat(1, 30_000), random(seed + 1, 3, 3).repeat(1, 30_000)
+    close(squared_distances(rows, centers), 30_000 * squared_distances(rows[:, :3], centers[:, :3]), 1e-9)
