@@ -32,7 +32,7 @@ from polycentric.data import (
     synthetic,
     teacher,
 )
-from polycentric.data.partition import turned
+from polycentric.data.turned import turned
 from polycentric.errors import UsageError
 
 

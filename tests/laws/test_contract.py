@@ -45,7 +45,7 @@ from polycentric.learn.gpu.in_place import descend
 from polycentric.round import opened, receive
 from polycentric.runs.loop import Run, Schedule, environment, prepare, resume
 from polycentric.runs.record import Folder
-from polycentric.runs.settings import parameters
+from polycentric.methods.recipes import parameters
 from polycentric.stacks.stack import WHOLE, Layout
 from polycentric.tasks.task import Task
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered

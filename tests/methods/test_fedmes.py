@@ -41,7 +41,7 @@ from polycentric.round import receive
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.runs.loop import Schedule, environment, resume
 from polycentric.runs.record import Folder
-from polycentric.runs.settings import build_method
+from polycentric.methods.recipes import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered

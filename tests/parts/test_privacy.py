@@ -22,7 +22,7 @@ from polycentric.method import Exchange
 from polycentric.methods import METHODS
 from polycentric.parts.privacy import epsilon, reach
 from polycentric.runs.loop import Schedule, prepare
-from polycentric.runs.settings import build_method
+from polycentric.methods.recipes import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.mixing import Heard, Mixing
 from polycentric.topology import Cells, Star

@@ -605,7 +605,8 @@ def _settings(method: str, **options: Any) -> Any:
 
 
 def _those_known(method: str, settings: list[str] | None) -> dict[str, Any]:
-    from ..runs.settings import pairs, parameters, read_toml
+    from ..methods.recipes import parameters
+    from ..runs.settings import pairs, read_toml
 
     name = str(read_toml(Path(method)).get("method", "")) if method.endswith(".toml") else method
     return {key: value for key, value in pairs(settings or []).items() if key.partition(".")[0] in parameters(name)}
@@ -613,7 +614,8 @@ def _those_known(method: str, settings: list[str] | None) -> dict[str, Any]:
 
 def _all_used(methods: list[str], settings: list[str] | None) -> None:
     from ..errors import unknown
-    from ..runs.settings import pairs, parameters
+    from ..methods.recipes import parameters
+    from ..runs.settings import pairs
 
     used = {key for method in methods for key in _those_known(method, settings)}
     for key in pairs(settings or []):
@@ -624,8 +626,8 @@ def _all_used(methods: list[str], settings: list[str] | None) -> None:
 
 def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     """Train every client alone under the same training, and compare."""
+    from ..methods.recipes import parameters
     from ..runs.metrics import share_below
-    from ..runs.settings import parameters
     from .screen import progress
 
     known = {key: value for key, value in asked.set.items() if key.partition(".")[0] in parameters("nofed")}

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from ..errors import UsageError, require
 from ..stacks import draw
+from .dealing import Partition, crossed, hashed
 from .federation import Federation, Pool, Split
-from .partition import Natural, Partition, Sampled, Skewed, Turned, crossed, hashed, parse
+from .partition import Natural, Skewed, parse
 from .sources import find, read
+from .turned import Sampled, Turned
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
 
@@ -55,7 +57,7 @@ def load(
         partition = "natural" if pool.client is not None else "iid"
     if isinstance(partition, str):
         small = len(pool.y) < _SMALL and not partition.strip().startswith(("natural", "skewed"))
-        partition = parse(partition, clients if clients is not None else 40 if small else None)
+        partition = parse(partition, clients, 40 if small else None)
     elif clients is not None:
         partition = _with_clients(partition, clients)
     return deal(pool, partition, seed, valid=valid)

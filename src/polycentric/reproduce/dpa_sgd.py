@@ -19,7 +19,8 @@ import torch
 from ..report.curves import rows_of
 from ..report.figure import band, panels
 from ..runs.record import Folder
-from ..runs.settings import Settings, build_method
+from ..methods.recipes import build_method
+from ..runs.settings import Settings
 from ..simulate.clock import Delays, Load
 from ..stacks.cohort import Cohort
 from ..topology import TaskGraph

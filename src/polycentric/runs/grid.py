@@ -10,7 +10,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import re
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,8 @@ from typing import Any
 import torch
 
 from .settings import Settings
-from ..data import Federation
+from ..data import Federation, parse
+from ..language import files_of
 from ..errors import Diverged, UsageError
 from .loop import Run, Watcher, environment, resume
 from ..simulate.ranks import ALONE, Ranks
@@ -35,17 +35,19 @@ def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
     # Defaults are left out, so that a setting added later does not orphan the runs there are.
     said = settings.model_dump(exclude={"device", "checkpoint_every", "workers", "state"}, exclude_defaults=True)
-    files = _files({"partition": said.get("partition"), **said.get("set", {})})
+    files = _files(settings)
     text = json.dumps(said | ({"files": files} if files else {}), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _files(settings: dict[str, Any]) -> dict[str, str]:
+def _files(settings: Settings) -> dict[str, str]:
     """What is in the files that settings name, such as `table(cells.csv)`: another content is another run."""
-    said = " ".join(f"{key.rpartition('.')[2]}={value}," for key, value in settings.items())
-    named = re.findall(r"(?:\b(?:table|file)\(|\b(?:path|places|trace)\s*=)\s*(?:path\s*=\s*)?([^,()]+)", said)
-    words = {word.strip(" '\"") for word in named}
-    return {word: hashlib.sha256(Path(word).read_bytes()).hexdigest() for word in sorted(words) if os.path.isfile(word)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is built here is built again, and warns then
+        parts: list[object] = [settings.build_method()]
+        if settings.partition is not None:
+            parts.append(parse(settings.partition, settings.clients))
+    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sorted(files_of(parts))}
 
 
 def enter(prepared: Run, settings: Settings, folder: Folder) -> Run:

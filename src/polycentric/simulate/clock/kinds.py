@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import require
+from ...language import register
 from ...stacks.draw import normal, uniform
 from .seconds import Clock
 from .traffic import Direction, Hops, Load, Pairs
@@ -268,3 +269,8 @@ def _not_negative(clock: Clock, name: str) -> None:
 def _positive(clock: Clock, name: str) -> None:
     value = getattr(clock, name)
     require(0 < value < math.inf, f"{type(clock).__name__}.{name} must be positive, got {value}")
+
+
+register(Clock, "physical", Physical)
+register(Clock, "normalised", Normalised)
+register(Clock, "delays", Delays)

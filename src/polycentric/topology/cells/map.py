@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from ...errors import UsageError, require
+from ...language import register
 from ...stacks.draw import uniform
 from .coverage import MOST_EDGES, Coverage, Geometry
 from .files import _lines, _numbers, _read
@@ -92,6 +93,11 @@ class CellMap(Geometry):
     stations: Any = field(init=False, default=None, repr=False, compare=False)  # (edges, 2)
     radii: Any = field(init=False, default=None, repr=False, compare=False)  # (edges,)
     drawn = True
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it was read from."""
+        return tuple(path for path in (self.places, self.trace) if path)
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
@@ -328,3 +334,6 @@ def _traced(path: str, text: str) -> tuple[int, Any, Any, Any]:
     require(n <= len(table), f"'{path}' names client {n - 1} but has only {len(table)} lines: clients count from 0")
     table = table[np.argsort(table[:, 0], kind="stable")]
     return n, table[:, 0], table[:, 1].astype(np.int64), table[:, 2:]
+
+
+register(Geometry, "map", CellMap)
