@@ -42,10 +42,10 @@ from polycentric.data import Split
 from polycentric.learn import Stacked
 from polycentric.learn.execute import stacked
 from polycentric.learn.gpu.in_place import descend
+from polycentric.methods.recipes import parameters
 from polycentric.round import opened, receive
 from polycentric.runs.loop import Run, Schedule, environment, prepare, resume
 from polycentric.runs.record import Folder
-from polycentric.methods.recipes import parameters
 from polycentric.stacks.stack import WHOLE, Layout
 from polycentric.tasks.task import Task
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered

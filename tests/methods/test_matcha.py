@@ -25,8 +25,8 @@ from polycentric import (
 )
 from polycentric.learn import Train
 from polycentric.method import Exchange, Method
-from polycentric.runs.loop import prepare
 from polycentric.methods.recipes import build_method
+from polycentric.runs.loop import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology.graphs.decomposition import (
     coloured,

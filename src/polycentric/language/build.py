@@ -150,7 +150,12 @@ def _made(key: str, entry: Entry, given: Mapping[str, Any], parts: Mapping[str, 
             several = [value_of(f"{key}.{field}", item, known[field].annotation) for item in _items(key, value)]
         else:
             values[field] = value_of(f"{key}.{field}", value, known[field].annotation)
-    return entry.build(*several, **values)
+    try:
+        return entry.build(*several, **values)
+    except UsageError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{key}={name}: {error}") from error
 
 
 def _scalar(key: str, value: Any, wanted: type) -> Any:

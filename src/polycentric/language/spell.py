@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,12 +16,12 @@ class NoWords(ValueError):
     """A value that the language cannot say: a class of your own, a graph or a table that is at hand."""
 
 
-def spell(part: Any) -> str:
+def spell(part: Any, wanted: Any = Any) -> str:
     """The shortest words that build an equal part; settings that have their default are left out.
 
-    Raises `NoWords` for what cannot be said in words.
+    Raises `NoWords` for what cannot be said in words, or not where the type `wanted` is asked for.
     """
-    return _spelled(part, Any, False)
+    return _spelled(part, wanted, False)
 
 
 def _spelled(value: Any, wanted: Any, inside: bool) -> str:
@@ -37,6 +38,9 @@ def _spelled(value: Any, wanted: Any, inside: bool) -> str:
     if isinstance(value, str):
         return _text(value, type(None) in _options(wanted), inside)
     if isinstance(value, tuple | list):
+        lists = [option for option in _options(wanted) if typing.get_origin(option) is tuple]
+        if wanted is not Any and not lists:
+            raise NoWords(f"a list has no words where a {wanted} is asked for")
         return f"({', '.join(_spelled(item, Any, True) for item in value)})"
     for table in (*kinds().values(), *_THEN.values()):
         for entry in table.values():

@@ -67,10 +67,7 @@ def fesem(
         select: who takes part in the rounds after the first.
         aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
-    require(
-        warm_up is None or warm_up >= 1,
-        f"warm_up must be at least 1 or None, got {warm_up}: untrained models are all alike",
-    )
+    require(warm_up is None or warm_up >= 1, f"warm_up must be at least 1 or None, got {warm_up}: all would be alike")
     require(absent == "out" or center == Average(), "absent='last' replaces what a center does: use center=Average()")
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)

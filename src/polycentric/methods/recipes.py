@@ -91,11 +91,13 @@ def words_of(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
     >>> words_of(fedavg(lr=0.5, select=Uniform(10)).recipe)
     ({'lr': 0.5, 'select': 'uniform(n=10)'}, [])
     """
+    known = parameters(recipe.name) if recipe.name in METHODS else {}
     words: dict[str, Any] = {}
     silent = []
     for name, value in recipe.arguments.items():
         try:
-            words[name] = value if isinstance(value, bool | int | float) else spell(value)
+            wanted = known[name].annotation if name in known else Any
+            words[name] = value if isinstance(value, bool | int | float) else spell(value, wanted)
         except NoWords:
             silent.append(name)
     return words, silent

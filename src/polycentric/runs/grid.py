@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from .settings import Settings
 from ..data import Federation, parse
-from ..language import files_of
 from ..errors import Diverged, UsageError
-from .loop import Run, Watcher, environment, resume
+from ..language import files_of
 from ..simulate.ranks import ALONE, Ranks
+from .loop import Run, Watcher, environment, resume
 from .record import Folder
+from .settings import Settings
 
 Told = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
 

@@ -30,10 +30,10 @@ from polycentric import (
     run,
     run_round,
 )
-from polycentric.runs.evaluate import consensus
-from polycentric.runs.loop import prepare
 from polycentric.language import entries, value_of
 from polycentric.methods.recipes import build_method
+from polycentric.runs.evaluate import consensus
+from polycentric.runs.loop import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.networks import MATCHA_16, Matched, Network, graph_for
