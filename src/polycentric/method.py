@@ -6,9 +6,10 @@ a row; a method is a list of *phases*, each so many rounds of the same exchanges
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor
@@ -120,6 +121,13 @@ class Exchange:
         return self.topology.words(n_clients) + added
 
 
+class Recipe(NamedTuple):
+    """What a method was asked for: its name, and the arguments that were given."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Method:
     """Exchanges for every round: `phases` are (rounds, exchanges); the last phase stays."""
@@ -127,6 +135,7 @@ class Method:
     name: str
     phases: tuple[tuple[int, tuple[Exchange, ...]], ...]
     cut: Cut = WHOLE  # which parameters go under which name
+    recipe: Recipe | None = field(default=None, compare=False, repr=False)  # None: put together by hand
 
     @staticmethod
     def of(name: str, *exchanges: Exchange, cut: Cut = WHOLE) -> Method:
@@ -196,3 +205,17 @@ class Method:
                 kept |= {n: row.to(first).expand(n_clients, -1) for n, row in keeps.items()}
             memory |= exchange.topology.remembers(n_clients) | exchange.select.remembers(n_clients)
         return State(centers, kept, memory)
+
+
+Asked = ParamSpec("Asked")
+
+
+def recipe(build: Callable[Asked, Method]) -> Callable[Asked, Method]:
+    """What builds a method by name and settings; the method remembers both."""
+
+    @wraps(build)
+    def asked(*args: Asked.args, **kwargs: Asked.kwargs) -> Method:
+        method = build(*args, **kwargs)
+        return replace(method, recipe=Recipe(method.name, dict(kwargs)))
+
+    return asked

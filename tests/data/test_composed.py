@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polycentric.data import Dirichlet, Iid, Natural, Rotations, Sampled, Turned, deal, digits, load, parse, synthetic
-from polycentric.data.partition import turned
+from polycentric.data.turned import turned
 from polycentric.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def test_they_are_written_after_a_plus() -> None:
     assert load("digits", Turned(Iid(4), 2), clients=6).n_clients == 6
     for text, message in {
         "iid+rotate=2": "unknown addition",
-        "iid+rotations=x": r"type iid\+rotations=2",
+        "iid+rotations=x": "partition.k must be a whole number",
         "iid+sample=0": "Sampled.examples must be",
         "iid+rotations=361": "at most 360",
     }.items():

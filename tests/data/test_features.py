@@ -59,7 +59,7 @@ def test_one_class_against_the_rest() -> None:
 def test_features_by_name_and_what_is_refused() -> None:
     with pytest.raises(UsageError, match="series of shape"):
         load("features(digits)")
-    with pytest.raises(UsageError, match=r"write features\(NAME\)"):
+    with pytest.raises(UsageError, match=r"features needs source: write data=features\(source=...\)"):
         load("features()")
     with pytest.raises(UsageError, match=r"unknown class of waves 'fats'.*fast"):
         features(waves(), "fats")

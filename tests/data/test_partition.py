@@ -28,11 +28,10 @@ from polycentric.data import (
     heterogeneity,
     label_counts,
     load,
-    parse,
     synthetic,
     teacher,
 )
-from polycentric.data.partition import turned
+from polycentric.data.turned import turned
 from polycentric.errors import UsageError
 
 
@@ -260,35 +259,6 @@ def test_load_refuses_a_count_that_a_partition_cannot_take() -> None:
     assert load("digits", mine).n_clients == 1
     with pytest.raises(UsageError, match="leave out clients=3"):
         load("digits", mine, clients=3)
-
-
-def test_parse() -> None:
-    assert parse("natural") == Natural()
-    assert parse("iid", 7) == Iid(7)
-    assert parse("dirichlet=0.1", 20) == Dirichlet(20, 0.1)
-    assert parse("shards=3") == Shards(100, 3)
-    assert parse("quantity=1.5", 5) == Quantity(5, 1.5)
-    assert parse("rotations=8") == Rotations(8, 40)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("dirichlett=0.5", "did you mean 'dirichlet'"),
-        ("", "unknown partition"),
-        ("dirichlet=many", "type dirichlet=0.5"),
-        ("dirichlet=nan", "Dirichlet.alpha must be"),
-        ("dirichlet=-1", "Dirichlet.alpha must be"),
-        ("shards=1.5", "not a whole number"),
-        ("shards=0", "Shards.per_client must be"),
-        ("iid=3", "takes no value"),
-        ("quantity=inf", "Quantity.skew must be"),
-        ("rotations=41", "at most the number of clients"),
-    ],
-)
-def test_parse_says_what_to_type_instead(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse(text)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "4", True])

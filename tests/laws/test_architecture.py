@@ -17,7 +17,9 @@ from polycentric import METHODS
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/polycentric"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-RECIPES = sorted(path for path in (PACKAGE / "methods").glob("*.py") if path.name != "__init__.py")
+RECIPES = sorted(
+    set((PACKAGE / "methods").glob("*.py")) - {PACKAGE / f"methods/{name}.py" for name in ("__init__", "recipes")}
+)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -42,11 +42,11 @@ from polycentric.data import Split
 from polycentric.learn import Stacked
 from polycentric.learn.execute import stacked
 from polycentric.learn.gpu.in_place import descend
+from polycentric.methods.recipes import parameters
 from polycentric.round import opened, receive
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.runs.start import prepare
-from polycentric.runs.words_old import parameters
 from polycentric.stacks.stack import WHOLE, Layout
 from polycentric.tasks.task import Task
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered

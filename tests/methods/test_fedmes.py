@@ -36,12 +36,11 @@ from polycentric import (
     run_round,
 )
 from polycentric.data import label_counts
-from polycentric.data.partition import parse
+from polycentric.methods.recipes import build_method
 from polycentric.round import receive
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.runs.folder import Folder
 from polycentric.runs.start import environment
-from polycentric.runs.words_old import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered
@@ -647,40 +646,6 @@ def test_two_classes_a_cell_leave_the_others_out():
 def test_the_same_seed_deals_the_same_cards():
     a, b, c = of_cells("c"), of_cells("c"), load("digits", InCells(90), seed=1)
     assert a.fingerprint == b.fingerprint != c.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("cells=b", InCells(None, "b")),
-        ("cells(setting=c,u=20,v=10)", InCells(None, "c", Overlap(20, 10))),
-        ("cells(setting=c, cells=ring(edges=4, u=3, v=2))", InCells(None, "c", RingCells(4, 3, 2))),
-        ("cells(setting=c,u=30,v=0,two_per_cell=true)", InCells(None, "c", Overlap(30, 0), two_per_cell=True)),
-        ("cells(setting=c,mixed=false)", InCells(None, "c", mixed=False)),
-        ("cells(setting=b,per_client=3)", InCells(None, "b", per_client=3)),
-    ],
-)
-def test_data_in_cells_from_words(text, wanted):
-    assert parse(text) == wanted
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("cells=d", "InCells.setting must be a, b or c, got 'd'"),
-        ("cells(setting=c,x=1)", "unknown setting of partition cells 'x'"),
-        ("cells(c)", "partition cells takes key=value, got 'c'"),
-        ("cells(u=1,cells=ring)", "takes cells=... or u, v, w, not both"),
-        ("cells(setting=a,two_per_cell=true)", "in setting a it has all: use c"),
-        ("cells(setting=b,mixed=false)", "in setting b all have all: use c"),
-        ("cells(mixed=perhaps)", "mixed of partition cells must be true or false, got 'perhaps'"),
-        ("cells(per_client=x)", "per_client of partition cells must be a whole number, got 'x'"),
-    ],
-)
-def test_a_partition_that_is_wrong_says_why(text, message):
-    with pytest.raises(UsageError) as wrong:
-        parse(text)
-    assert message in str(wrong.value)
 
 
 # -- several models at every edge ----------------------------------------------------------------------------

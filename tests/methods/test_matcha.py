@@ -25,8 +25,8 @@ from polycentric import (
 )
 from polycentric.learn import Train
 from polycentric.method import Exchange, Method
+from polycentric.methods.recipes import build_method
 from polycentric.runs.start import prepare
-from polycentric.runs.words_old import build_method
 from polycentric.simulate.clock import traffic
 from polycentric.topology.graphs.decomposition import (
     coloured,
@@ -36,10 +36,10 @@ from polycentric.topology.graphs.decomposition import (
     probabilities,
     spectral,
 )
-from polycentric.topology.graphs.networks import NETWORKS, Edges
+from polycentric.topology.graphs.networks import MATCHA_8, MATCHA_16, Edges
 from support import everyone, model, small
 
-ER8, RING, ER16 = NETWORKS["matcha-8"](), Ring(), NETWORKS["matcha-16"]()
+ER8, RING, ER16 = MATCHA_8, Ring(), MATCHA_16
 TRAINING = {"lr": 0.1, "batch": 5, "steps": 1}
 
 

@@ -20,9 +20,9 @@ from polycentric import Gaussian, Method, UsageError
 from polycentric.cli import outcome
 from polycentric.method import Exchange
 from polycentric.methods import METHODS
+from polycentric.methods.recipes import build_method
 from polycentric.parts.privacy import epsilon, reach
 from polycentric.runs.start import prepare
-from polycentric.runs.words_old import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.mixing import Heard, Mixing
 from polycentric.topology import Cells, Star

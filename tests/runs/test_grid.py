@@ -56,15 +56,23 @@ def test_another_table_of_cells_is_another_run(tmp_path, monkeypatch):
     for stray in ("overlap", "0.1", "20"):  # words, and not files that anybody asked for
         Path(stray).write_text("")
     assert digest(cell("fedmes", set={"cells": "overlap(u=20, v=10)", "lr": 0.1})) == named
-    for placed in (
-        {"cells": "map", "cells.places": "p.csv"},
-        {"graph": "file( p.csv )"},
-        {"cells": "map(trace='p.csv')"},
+    one, two = "kind,x,y,radius\nedge,0.5,0.5,1\n", "kind,x,y,radius\nedge,0.5,0.5,2\n"
+    way, back = "round,client,x,y\n0,0,0.5,0.5\n", "round,client,x,y\n0,0,0.6,0.5\n"
+    for method, placed, contents in (
+        ("fedmes", {"cells": "map", "cells.places": "p.csv"}, (one, two)),
+        ("fedmes", {"cells": {"name": "map", "places": "p.csv"}}, (one, two)),
+        ("fedmes", {"select": "by-cell(n=1, cells=map(places='p.csv'))"}, (one, two)),
+        ("dpsgd", {"graph": "file( p.csv )"}, ("0 1", "0 1\n1 2")),
+        ("hierarchical", {"cells": "map(trace='p.csv')"}, (way, back)),
     ):
-        Path("p.csv").write_text("one")
-        before = digest(cell("fedmes", set=placed))
-        Path("p.csv").write_text("two")
-        assert digest(cell("fedmes", set=placed)) != before
+        Path("p.csv").write_text(contents[0])
+        before = digest(cell(method, set=placed))
+        Path("p.csv").write_text(contents[1])
+        assert digest(cell(method, set=placed)) != before
+    Path("p.csv").write_text(one)
+    before = digest(cell("fedavg", partition="cells(setting=c, cells=map(places=p.csv))+sample=100"))
+    Path("p.csv").write_text(two)
+    assert digest(cell("fedavg", partition="cells(setting=c, cells=map(places=p.csv))+sample=100")) != before
 
     Path("cells.csv").write_text("1,1\n1,1\n1,1\n")
     assert outcome(["personalize", names[0], "--steps", "0"]) == 2  # nor is a finished run looked at with other cells

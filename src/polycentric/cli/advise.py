@@ -31,7 +31,7 @@ def advise(
     import json
     from dataclasses import asdict
 
-    from ..runs.words_old import value_of
+    from ..language import value_of
     from ..topology.graphs.networks import Network
     from ..topology.graphs.theory import advise as advised
     from .screen import out as screen

@@ -15,14 +15,15 @@ from rich.table import Table
 
 from ..data import available
 from ..errors import unknown
+from ..language import kinds
 from ..methods import METHODS
+from ..methods.recipes import parameters
 from ..models import MODELS
 from ..reproduce import TABLES
 from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
 from ..runs.metrics import plain
 from ..runs.personalize import personalize
-from ..runs.words_old import PARTS, parameters
 
 
 def list_methods() -> Group:
@@ -37,17 +38,19 @@ def list_methods() -> Group:
     models.add_column("what it is")
     for name, model in MODELS.items():
         models.add_row(name, model.about)
-    parts = Table(title="parts (--set select=uniform(n=10); --attack and --clock are options)", title_justify="left")
+    parts = Table(
+        title="parts (--set select=uniform(n=10); --attack, --clock, --data, --partition)", title_justify="left"
+    )
     parts.add_column("setting")
     parts.add_column("choices")
-    for kind, choices in PARTS.items():
-        word = getattr(kind, "__name__", str(kind)).lower()
-        parts.add_row(_SETTING.get(word, word), ", ".join(choices))
+    named = {getattr(kind, "__name__", str(kind)).lower(): ", ".join(sorted(entries)) for kind, entries in kinds().items()}
+    for word, choices in sorted((_SETTING.get(word, word), choices) for word, choices in named.items()):
+        parts.add_row(word, choices)
     return Group(methods, models, parts)
 
 
 # What a kind of part is called among the settings, where it is not the kind's own name.
-_SETTING = {"geometry": "cells", "network": "graph", "term": "terms"}
+_SETTING = {"geometry": "cells", "network": "graph", "pool": "data", "term": "terms"}
 
 
 def show_method(name: str) -> tuple[str, Table]:

@@ -60,7 +60,7 @@ def _method_of(name: str) -> str:
 def _all_used(methods: Any, settings: dict[str, Any]) -> None:
     """Refuse a setting that none of the methods has."""
     from ..errors import unknown
-    from ..runs.words_old import parameters
+    from ..methods.recipes import parameters
 
     every = {name for method in methods for name in parameters(method)}
     for key in settings:

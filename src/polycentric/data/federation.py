@@ -13,8 +13,10 @@ Images are stored as bytes and become numbers in [0, 1] when a batch is taken.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,6 +81,22 @@ class Split:
         return Split(x[order].contiguous(), y[order].contiguous(), offset)
 
 
+@dataclass(frozen=True)
+class Source:
+    """The words that load a federation again."""
+
+    data: str
+    partition: str | None
+    clients: int | None
+    seed: int
+    valid: float
+
+    def settings(self, others: Mapping[str, Any]) -> dict[str, Any]:
+        """As settings of a run; its own seed deals the data where it is the same."""
+        words = {"data": self.data, "partition": self.partition, "clients": self.clients, "valid": self.valid}
+        return words | ({} if self.seed == others.get("seed", 0) else {"data_seed": self.seed})
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """All clients and their data; built once, never changed."""
@@ -94,6 +112,7 @@ class Federation:
     protected: Tensor | None = None  # (clients,) protected attribute, for fairness
     note: str = ""  # what the reader of a number must know about these data
     symbols: int = 0  # size of the alphabet where x holds symbols
+    source: Source | None = None  # how it was loaded, where words say it
 
     def __post_init__(self) -> None:
         n = len(self.clients)
@@ -150,6 +169,7 @@ class Federation:
         return replace(
             self,
             name=f"{self.name} tiled",
+            source=None,
             train=replace(self.train, piece=piece),
             test=once(self.test),
             valid=once(self.valid),

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
+from ..language import NoWords, spell
 from ..stacks import draw
-from .federation import Federation, Pool, Split
-from .partition import Natural, Partition, Sampled, Skewed, Turned, crossed, hashed, parse
+from .dealing import Partition, crossed, hashed
+from .federation import Federation, Pool, Source, Split
+from .partition import Natural, Skewed, parse
 from .sources import find, read
+from .turned import Sampled, Turned
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
 
@@ -51,14 +54,26 @@ def load(
         )
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
+    source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid)
     if partition is None:
         partition = "natural" if pool.client is not None else "iid"
     if isinstance(partition, str):
         small = len(pool.y) < _SMALL and not partition.strip().startswith(("natural", "skewed"))
-        partition = parse(partition, clients if clients is not None else 40 if small else None)
+        partition = parse(partition, clients, 40 if small else None)
     elif clients is not None:
         partition = _with_clients(partition, clients)
-    return deal(pool, partition, seed, valid=valid)
+    return replace(deal(pool, partition, seed, valid=valid), source=source)
+
+
+def _source(
+    data: str, partition: str | Partition | None, clients: int | None, seed: int, valid: float
+) -> Source | None:
+    """The words that load the same again; None where a partition has none."""
+    try:
+        words = partition if isinstance(partition, str) or partition is None else spell(partition, Partition)
+    except NoWords:
+        return None
+    return Source(data, words, clients, seed, valid)
 
 
 def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2) -> Federation:

@@ -8,7 +8,6 @@ install("some/folder", "mine")      from then on found as "mine"
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from ..errors import UsageError, require, unknown
+from ..language import entries, part_of, register
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
@@ -28,7 +28,7 @@ from .leaf_json import leaf, leaf_files
 
 VARIABLE = "POLYCENTRIC_DATA"
 _NAME = re.compile(r"\w[\w.-]*")
-_CALL = re.compile(r"(\w+)(?:\((.*)\))?")
+_CALL = re.compile(r"(\w+)(?:\(.*\))?")
 
 
 class Found(NamedTuple):
@@ -53,18 +53,6 @@ def digits() -> Pool:
     )
 
 
-BUILT_IN: dict[str, tuple[Callable[..., Pool], str]] = {
-    "digits": (digits, "1,797 examples of 8x8, 10 classes, no natural clients"),
-    "synthetic": (
-        synthetic,
-        "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
-    ),
-    "minority": (minority, "minority(clients,share): two classes, the rarer one at a few clients only"),
-    "teacher": (teacher, "linear regression, each client's true vector near a common one"),
-    "mixture": (mixture, "mixture(k): linear regression, k true vectors, each client has one of them"),
-}
-
-
 def find(name: str) -> Pool:
     """Look a data set up: built in, in $POLYCENTRIC_DATA (several folders allowed), in the cache, or a path.
 
@@ -72,14 +60,9 @@ def find(name: str) -> Pool:
     torch.Size([1797, 1, 8, 8])
     """
     call = _CALL.fullmatch(name)
-    if call and call[1] == "features":
-        source, *words = [word.strip() for word in (call[2] or "").split(",")]
-        require(
-            bool(source) and len(words) <= 2, f"write features(NAME), or features(NAME,CLASS,shuffled), got '{name}'"
-        )
-        return features(find(source), *words)
-    if call and call[1] in BUILT_IN:
-        return _made(name, call[1], call[2] or "")
+    if call and call[1] in entries(Pool):
+        made: Pool = part_of("data", name, Pool)
+        return made
     if _NAME.fullmatch(name):
         for folder in _places():
             for path in (folder / f"{name}.npz", folder / name):
@@ -94,7 +77,7 @@ def find(name: str) -> Pool:
 
 def available() -> list[Found]:
     """Every data set that has a name here; the first of a name is the one `find` takes."""
-    found = {name: Found(name, "built in", what) for name, (_, what) in BUILT_IN.items()}
+    found = {name: Found(name, "built in", entry.about) for name, entry in entries(Pool).items() if entry.about}
     for folder in _places():
         for path in sorted(folder.glob("*")):  # none where the folder is missing or closed to us
             name = path.stem if path.suffix == ".npz" else path.name
@@ -126,7 +109,7 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
         force: replace an installed data set of that name.
     """
     require(
-        bool(_NAME.fullmatch(name)) and name not in BUILT_IN,
+        bool(_NAME.fullmatch(name)) and name not in entries(Pool),
         f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name",
     )
     target = _cache() / f"{name}.npz"
@@ -169,21 +152,19 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polycentric"
 
 
-def _made(name: str, made: str, inside: str) -> Pool:
-    """Call a built-in source with numbers from a text such as synthetic(0.5,0.5,clients=100)."""
-    source = BUILT_IN[made][0]
-    fields = list(inspect.signature(source).parameters)
-    values: dict[str, float] = {}
-    for at, text in enumerate(inside.split(",") if inside.strip() else []):
-        key, equals, value = text.rpartition("=")
-        field = key.strip() if equals else fields[at] if at < len(fields) else ""
-        require(field in fields, f"data set '{name}': write {made}({', '.join(fields)}), each a number")
-        values[field] = _number(name, value.strip())
-    return source(**values)
+def _features(source: str, one: str = "", how: str = "") -> Pool:
+    """`features(NAME)`, or `features(NAME, CLASS, shuffled)`."""
+    return features(find(source), one, how)
 
 
-def _number(name: str, text: str) -> float:
-    try:
-        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
-    except ValueError:
-        raise UsageError(f"data set '{name}': '{text}' is not a number; write for example synthetic(0.5,0.5)") from None
+register(Pool, "digits", digits, about="1,797 examples of 8x8, 10 classes, no natural clients")
+register(
+    Pool,
+    "synthetic",
+    synthetic,
+    about="synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
+)
+register(Pool, "minority", minority, about="minority(clients,share): two classes, the rarer one at a few clients only")
+register(Pool, "teacher", teacher, about="linear regression, each client's true vector near a common one")
+register(Pool, "mixture", mixture, about="mixture(k): linear regression, k true vectors, each client has one of them")
+register(Pool, "features", _features)

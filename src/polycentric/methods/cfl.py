@@ -20,12 +20,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
 from ..topology import Splitting
 
 
+@recipe
 def cfl(
     *,
     eps1: float = 0.25,

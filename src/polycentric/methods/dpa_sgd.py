@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Held, Method
+from ..method import Exchange, Held, Method, recipe
 from ..parts.objective import MultiTask, Ridge, Term
 from ..parts.select import Everyone, Select
 from ..stacks.stack import LastLayer
@@ -34,6 +34,7 @@ from ..topology import TaskGraph
 from ..topology.graphs.networks import Network, Ring
 
 
+@recipe
 def dpa_sgd(
     *,
     graph: Network = Ring(),

@@ -19,13 +19,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.select import Everyone, Select
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Gossip
 from ..topology.graphs.networks import Network, Ring
 
 
+@recipe
 def dpsgd(
     *,
     graph: Network = Ring(),

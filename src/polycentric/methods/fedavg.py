@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import Average, Center
 from ..parts.privacy import NoPrivacy, Privacy
@@ -25,6 +25,7 @@ from ..stacks.stack import WHOLE, Cut
 from ..topology import Star
 
 
+@recipe
 def fedavg(
     *,
     select: Select = Everyone(),

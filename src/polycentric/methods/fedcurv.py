@@ -21,13 +21,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..learn import Fisher, Forget, Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.objective import Curvature, Term
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def fedcurv(
     *,
     strength: float = 0.1,

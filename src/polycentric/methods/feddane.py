@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Gradient, Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.objective import Dane, Prox, Term
 from ..parts.optimizer import Average, Center
@@ -26,6 +26,7 @@ from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def feddane(
     *,
     mu: float = 0.1,

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import Average, Center
 from ..parts.privacy import NoPrivacy, Privacy
@@ -35,6 +35,7 @@ from ..topology.cells.geometries import geometry
 from ..topology.cells.shapes import Overlap
 
 
+@recipe
 def fedmes(
     *,
     cells: Geometry = Overlap(20, 10),

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..errors import require
 from ..learn import MeanLoss, Train
-from ..method import Exchange, Held, Method
+from ..method import Exchange, Held, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.objective import AdaptiveProx, Prox, Term
 from ..parts.optimizer import AdaptiveMu, Average, Center
@@ -30,6 +30,7 @@ from ..parts.select import Everyone, Select, Stragglers
 from ..topology import Star
 
 
+@recipe
 def fedprox(
     *,
     mu: float = 0.1,
@@ -54,7 +55,7 @@ def fedprox(
         warnings.warn(
             f"lr * mu = {train.lr * mu:.3g} is not below 2, so the proximal step diverges: use implicit=True, or lr "
             f"below {2 / mu:.3g}",
-            stacklevel=2,
+            stacklevel=3,
         )
     if stragglers:
         select = Stragglers(select, stragglers)

@@ -12,13 +12,14 @@ Reference:   McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
 from __future__ import annotations
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def fedsgd(
     *,
     lr: float = 0.1,

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, TryEach, candidates
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.objective import Prox, Term
 from ..parts.optimizer import Average, Center
@@ -31,9 +31,8 @@ from ..parts.select import Everyone, Select
 from ..topology import Clusters, NewcomerAssignment, Seeding
 from ..topology.clusters.newcomers import Newcomers
 
-MEANINGLESS = "models that have not been trained are all the same, and clustering them means nothing"
 
-
+@recipe
 def fesem(
     *,
     k: int = 4,
@@ -68,7 +67,7 @@ def fesem(
         select: who takes part in the rounds after the first.
         aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
-    require(warm_up is None or warm_up >= 1, f"warm_up must be at least 1 or None, got {warm_up}: {MEANINGLESS}")
+    require(warm_up is None or warm_up >= 1, f"warm_up must be at least 1 or None, got {warm_up}: all would be alike")
     require(absent == "out" or center == Average(), "absent='last' replaces what a center does: use center=Average()")
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)

@@ -12,13 +12,14 @@ Reference:   Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400; Nichol et
 from __future__ import annotations
 
 from ..learn import Maml
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import SGD, Center
 from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def fomaml(
     *,
     lr: float = 0.05,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import Average, Center
 from ..parts.privacy import NoPrivacy, Privacy
@@ -28,6 +28,7 @@ from ..topology.cells.geometries import geometry
 from ..topology.cells.shapes import Attached, Overlap
 
 
+@recipe
 def hierarchical(
     *,
     cells: Geometry = Overlap(20, 10),

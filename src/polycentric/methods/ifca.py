@@ -23,12 +23,13 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, candidates
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
 from ..topology import Choice, Seeding
 
 
+@recipe
 def ifca(
     *,
     k: int = 4,

@@ -14,13 +14,14 @@ Reference:   Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv
 from __future__ import annotations
 
 from ..learn import Maml
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import SGD, Center
 from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def maml(
     *,
     lr: float = 0.05,

@@ -23,13 +23,14 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.select import Everyone, Select
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Matchings
 from ..topology.graphs.networks import Network, Ring
 
 
+@recipe
 def matcha(
     *,
     graph: Network = Ring(),

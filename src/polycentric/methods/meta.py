@@ -16,13 +16,14 @@ from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import Adam, Center, Momentum
 from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def meta(
     *,
     rounds: int = 100,

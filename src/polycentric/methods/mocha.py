@@ -19,11 +19,12 @@ from __future__ import annotations
 from typing import Literal
 
 from ..learn import Sdca
-from ..method import Exchange, Held, Method
+from ..method import Exchange, Held, Method, recipe
 from ..parts.select import Everyone, Select, Stragglers
 from ..topology import Duals
 
 
+@recipe
 def mocha(
     *,
     strength: float = 1e-2,

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Held, Method
+from ..method import Exchange, Held, Method, recipe
 from ..parts.objective import MultiTask, Ridge, Term
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
@@ -29,6 +29,7 @@ from ..stacks.stack import LastLayer
 from ..topology import TaskStar
 
 
+@recipe
 def mtl(
     *,
     strength: float = 1e-3,

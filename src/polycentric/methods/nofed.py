@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.select import Everyone, Select
 from ..topology import Alone
 
 
+@recipe
 def nofed(*, select: Select = Everyone(), **training: Any) -> Method:
     """Training alone; `training` are the arguments of `Train`."""
     return Method.of("nofed", Exchange(learn=(Train(**training),), topology=Alone(), select=select))

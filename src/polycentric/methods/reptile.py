@@ -16,13 +16,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Mean
 from ..parts.optimizer import SGD, Center
 from ..parts.select import Everyone, Select
 from ..topology import Star
 
 
+@recipe
 def reptile(
     *,
     steps: int = 5,

@@ -22,13 +22,14 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Exchange, Method
+from ..method import Exchange, Method, recipe
 from ..parts.aggregate import Aggregate, Robust, TrimmedMean
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
 from ..topology import Clusters, TrimmedSeeding
 
 
+@recipe
 def tkm(
     *,
     k: int = 4,

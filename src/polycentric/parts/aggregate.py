@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
+from ..language import register
 from ..stacks.mixing import Heard, Mixing, Rest
 from ..stacks.stack import to_device_of
 
@@ -248,3 +249,10 @@ def _floor(x: float) -> int:
 
 def _by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.cat([rule(part) for part in torch.split(rows, COLUMNS, 1)])
+
+
+register(Aggregate, "mean", Mean)
+register(Aggregate, "trimmed-mean", TrimmedMean)
+register(Aggregate, "median", Median)
+register(Aggregate, "krum", Krum)
+register(Aggregate, "geometric-median", GeometricMedian)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..data import Split
 from ..errors import require
+from ..language import register
 from ..stacks import draw
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
@@ -120,3 +121,10 @@ class LabelFlip(Attack):
         """The labels of the attackers turned round."""
         theirs = attackers.to(train.y.device)[train.owner.to(train.y.device)]
         return replace(train, y=torch.where(theirs, n_classes - 1 - train.y if n_classes else -train.y, train.y))
+
+
+register(Attack, "nan", NotANumber)
+register(Attack, "sign-flip", SignFlip)
+register(Attack, "large-norm", LargeNorm)
+register(Attack, "same-value", SameValue)
+register(Attack, "label-flip", LabelFlip)

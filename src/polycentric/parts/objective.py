@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..errors import require
+from ..language import register
 from ..stacks.stack import Stacks
 
 
@@ -174,3 +175,6 @@ class Curvature(Term):
                 f"curvature penalty diverge: use implicit=True, or a strength below {1 / (lr * steepest):.2g}",
                 stacklevel=2,
             )
+
+
+register(Term, "prox", Prox)

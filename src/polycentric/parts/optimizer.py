@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
+from ..language import register
 from ..stacks.mixing import Heard
 from ..stacks.stack import Stacks, to_device_of
 
@@ -166,3 +167,9 @@ class AdaptiveMu:
         moved = {"mu": (centers["mu"] + change).clamp(min=0), "falls": torch.where(enough, 0.0, falls)}
         some = to_device_of(new["loss"], heard["loss"].mask)[:, None]  # a center that heard nobody learns nothing
         return new | {name: torch.where(some, value.to(centers[name]), centers[name]) for name, value in moved.items()}
+
+
+register(Center, "average", Average)
+register(Center, "sgd", SGD)
+register(Center, "momentum", Momentum)
+register(Center, "adam", Adam)

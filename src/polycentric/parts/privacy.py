@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
+from ..language import register
 from ..stacks.cohort import Cohort
 from ..stacks.draw import normal
 from ..stacks.mixing import Heard, Mixing
@@ -178,3 +179,7 @@ def _distance(rows: Tensor, start: Tensor) -> Tensor:
     for first in range(0, rows.shape[1], COLUMNS):
         out += (rows[:, first : first + COLUMNS].double() - start[:, first : first + COLUMNS].double()).square().sum(1)
     return out.sqrt()
+
+
+register(Privacy, "none", NoPrivacy)
+register(Privacy, "gaussian", Gaussian)

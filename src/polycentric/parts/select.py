@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
+from ..language import register
 from ..learn import Learner, Value
 from ..stacks.cohort import Cohort
 from ..stacks.draw import smallest, some_of, uniform
@@ -322,3 +323,10 @@ class Stragglers(Around):
         done = self.least + (1 - self.least) * uniform(*cohort.key, "effort", cohort.index)
         effort = torch.where(slow, done, cohort.effort)
         return cohort[~slow] if self.drop else replace(cohort, effort=effort)
+
+
+register(Select, "everyone", Everyone)
+register(Select, "uniform", Uniform)
+register(Select, "poisson", Poisson)
+register(Select, "active", Active)
+register(Select, "churn", Churn)

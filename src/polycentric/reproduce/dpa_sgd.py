@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..methods.recipes import build_method
 from ..report.curves import rows_of
 from ..report.figure import band, panels
 from ..runs.record import Folder
-from ..runs.settings import Settings, build_method
+from ..runs.settings import Settings
 from ..simulate.clock import Delays, Load
 from ..stacks.cohort import Cohort
 from ..topology import TaskGraph

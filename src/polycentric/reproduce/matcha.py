@@ -18,7 +18,7 @@ from ..report.figure import band, panels
 from ..report.graphs import activation, draw_plan, draw_rho
 from ..topology import Matchings
 from ..topology.graphs.decomposition import Activation, plan_for
-from ..topology.graphs.networks import NETWORKS, Network, Ring
+from ..topology.graphs.networks import MATCHA_8, MATCHA_16, Network, Ring
 from .table import Claim, Row, Table, Values, clearly, history
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
@@ -97,7 +97,7 @@ def _loss(summary: dict[str, Any]) -> float:
 
 def elapsed(schedule: Activation, budget: float, seed: int, rounds: int, matching: float = MATCHING) -> np.ndarray:
     """Simulated time after 0 .. rounds iterations, (rounds + 1,): a step each, and the matchings one after another."""
-    coins = Matchings(NETWORKS["matcha-8"](), budget, schedule).active(seed, torch.arange(rounds), 8)
+    coins = Matchings(MATCHA_8, budget, schedule).active(seed, torch.arange(rounds), 8)
     took = COMPUTE + matching * coins.double().sum(1).numpy()
     return np.concatenate([[0.0], np.cumsum(took)])
 
@@ -189,7 +189,7 @@ def _rather(data: str) -> Claim:
 # The plans' numbers as they were computed beforehand, by another program: lambda_2, alpha, rho, rho of periodic.
 PLANS: dict[str, tuple[Callable[[], Network], int, dict[float, tuple[float | None, float | None, float, float]]]] = {
     "ER-8": (
-        NETWORKS["matcha-8"],
+        lambda: MATCHA_8,
         8,
         {
             1.0: (0.67002, 0.28571, 0.65378, 0.65378),
@@ -213,7 +213,7 @@ PLANS: dict[str, tuple[Callable[[], Network], int, dict[float, tuple[float | Non
         },
     ),
     "ER-16": (
-        NETWORKS["matcha-16"],
+        lambda: MATCHA_16,
         16,
         {
             1.0: (0.80582, 0.19307, 0.71305, 0.71305),
@@ -284,7 +284,7 @@ def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]
             "to agree as fast as with all of them; on the ring it is no better than periodic averaging.",
         )
     ]
-    topology, rounds = Matchings(NETWORKS["matcha-8"](), 0.5), WORK["Fashion-MNIST"].rounds
+    topology, rounds = Matchings(MATCHA_8, 0.5), WORK["Fashion-MNIST"].rounds
     with panels(out / "matcha-graph.png", 1, 1, size=(4.8, 3.2)) as axes:
         draw_plan(axes[0, 0], topology.plan(8), activation(topology, 0, rounds, 8))
         axes[0, 0].set_title("budget 0.5, seed 0")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import re
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -20,27 +19,30 @@ from typing import Any
 
 import torch
 
-from ..data import Federation
+from ..data import Federation, parse
 from ..errors import Diverged
+from ..language import files_of
 from .folder import Folder
 from .loop import Run
 from .settings import Settings
-from .start import Given, attach_folder, load_data, prepared, resumed
+from .start import Given, attach_folder, built_method, load_data, prepared, resumed
 
 ProgressCallback = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
 
 
 def digest(settings: Settings) -> str:
     """A short name for settings: equal settings, equal names; where and how often they write does not matter."""
-    return settings.name(_files({"partition": settings.partition, **settings.set}))
+    return settings.name(_files(settings))
 
 
-def _files(settings: dict[str, Any]) -> dict[str, str]:
+def _files(settings: Settings) -> dict[str, str]:
     """What is in the files that settings name, such as `table(cells.csv)`: another content is another run."""
-    said = " ".join(f"{key.rpartition('.')[2]}={value}," for key, value in settings.items())
-    named = re.findall(r"(?:\b(?:table|file)\(|\b(?:path|places|trace)\s*=)\s*(?:path\s*=\s*)?([^,()]+)", said)
-    words = {word.strip(" '\"") for word in named}
-    return {word: hashlib.sha256(Path(word).read_bytes()).hexdigest() for word in sorted(words) if os.path.isfile(word)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is built here is built again, and warns then
+        parts: list[object] = [built_method(settings)]
+        if settings.partition is not None:
+            parts.append(parse(settings.partition, settings.clients))
+    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sorted(files_of(parts))}
 
 
 def run_dir(settings: Settings, parent: Path) -> Path:

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, unknown
-
-LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
+from ..language import LARGEST
 
 
 def option(default: Any, help: str, *, matters: bool = True, **bounds: Any) -> Any:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..language import register
 
 Stacks = dict[str, Tensor]  # name -> (rows, width)
 LINE = 64  # bytes: what addresses of fresh tensors are multiples of
@@ -201,3 +202,12 @@ def write(stacks: Stacks, changes: Iterable[tuple[Tensor, Stacks]]) -> Stacks:
     for index, rows in changes:
         draft.write(index, rows)
     return draft.stacks
+
+
+def _private(cut: Cut) -> tuple[str, ...] | None:
+    """What `KeepPrivate` was given; None for other cuts."""
+    return cut.patterns["private"] if list(cut.patterns) == ["private"] else None
+
+
+register(Cut, "whole", lambda: WHOLE)
+register(Cut, "private", KeepPrivate, undo=_private)

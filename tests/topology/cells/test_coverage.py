@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polycentric import CellMap, CellRegions, CellTable, Overlap, RingCells, UsageError
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.fill import shared
-from polycentric.topology.cells.geometries import geometry, geometry_of
+from polycentric.topology.cells.geometries import geometry
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.cells.tables import GivenCells
 from support import valid
@@ -135,7 +135,7 @@ def test_a_table_from_a_file(name, text, tmp_path: Path):
     assert table == GivenCells.of(torch.tensor([[1, 1, 0], [0, 1, 1]]))
     assert repr(table).startswith("GivenCells(2 edges, 3 clients, ")
     assert regions(table) == {"0": 1, "1": 1, "0+1": 1}
-    assert geometry_of(f"table({tmp_path / name})") == table
+    assert geometry(f"table({tmp_path / name})") == table
 
 
 @pytest.mark.parametrize(
@@ -195,22 +195,9 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
         CellTable(str(tmp_path / "large.csv"))
 
 
-# -- words and mistakes --------------------------------------------------------------------------------------
+# -- mistakes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("overlap", Overlap()),
-        ("overlap(0, 30)", Overlap(0, 30)),
-        ("overlap(u=10, v=10, w=30)", Overlap(10, 10, 30)),
-        ("ring(edges=5)", RingCells(5)),
-        ("regions(0:10 0+1:5)", CellRegions("0:10 0+1:5")),
-        ("map(edges=4, radius=0.5, nearest=true)", CellMap(4, 0.5, True)),
-    ],
-)
-def test_cells_from_words(text, wanted):
-    assert geometry_of(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -224,15 +211,7 @@ def test_cells_from_words(text, wanted):
         (lambda: CellMap(0), "CellMap.edges must be from 1"),
         (lambda: CellMap(4, radius=-1), "CellMap.radius must be a positive number, got -1"),
         (lambda: CellMap(4, metres=0), "CellMap.metres must be a positive number, got 0"),
-        (lambda: geometry_of("overlap(20, 10, 0, 7)"), "overlap takes u, v, w, and '7' is one too many"),
-        (lambda: geometry_of("regions(0:10, 1:20)"), "'1:20' is one too many; regions are separated by blanks"),
-        (lambda: geometry_of("overlap(20, u=3)"), "overlap is given u twice"),
         (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be a number from 0 up, got nan"),
-        (lambda: geometry_of("overlapp"), "did you mean 'overlap'?"),
-        (lambda: geometry_of("overlap(x=1)"), "unknown setting of overlap 'x'"),
-        (lambda: geometry_of("overlap(u=a)"), "overlap.u must be a whole number, got 'a'"),
-        (lambda: geometry_of("table"), "table needs path"),
-        (lambda: geometry_of("map(nearest=1)"), "map.nearest must be true or false"),
     ],
 )
 def test_a_mistake_is_named(build, message):

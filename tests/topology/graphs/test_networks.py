@@ -30,12 +30,13 @@ from polycentric import (
     run,
     run_round,
 )
+from polycentric.language import entries, value_of
+from polycentric.methods.recipes import build_method
 from polycentric.runs.evaluate import consensus
 from polycentric.runs.start import prepare
-from polycentric.runs.words_old import build_method, value_of
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
-from polycentric.topology.graphs.networks import NETWORKS, Matched, Network, graph_for
+from polycentric.topology.graphs.networks import MATCHA_16, Matched, Network, graph_for
 from polycentric.topology.graphs.spectra import doubly_stochastic
 from support import everyone, model, small
 
@@ -90,7 +91,7 @@ def test_random_graphs_follow_their_seed_and_their_density():
     assert pairs(ErdosRenyi(1.0).of(6)) == pairs(Complete().of(6))
 
 
-@pytest.mark.parametrize("name", [n for n in NETWORKS if n != "file"])
+@pytest.mark.parametrize("name", [n for n in entries(Network) if n != "file"])
 def test_every_name_can_be_typed(name):
     network = value_of("graph", name, Network)
     n = {"matcha-16": 16}.get(name, 8)
@@ -124,7 +125,7 @@ REFUSED = {
     "two parts": (lambda: graph_for(Edges(((0, 1), (2, 3)), 4), 4), "the graph has 2 parts"),
     "isolated": (lambda: graph_for(Edges(((0, 1),), 3), 3), "client 2 has no neighbour at all"),
     "too few": (lambda: Gossip(Edges(((0, 1),), 2)).n_centers(5), "the graph is for 2 clients, but"),
-    "too many": (lambda: Gossip(NETWORKS["matcha-16"]()).n_centers(8), "the graph is for 16 clients"),
+    "too many": (lambda: Gossip(MATCHA_16).n_centers(8), "the graph is for 16 clients"),
     "no torus": (lambda: Torus().of(7), "7 clients do not make a torus of 1 rows; use graph=ring"),
     "rows": (lambda: Torus(5).of(12), "12 clients do not make a torus of 5 rows"),
     "p": (lambda: ErdosRenyi(1.5), "ErdosRenyi.p must be in [0, 1], got 1.5"),

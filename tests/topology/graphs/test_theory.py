@@ -13,7 +13,7 @@ from polycentric import Complete, ErdosRenyi, Mixing, PathGraph, Ring, SmallWorl
 from polycentric.cli import outcome
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.decomposition import plan_for
-from polycentric.topology.graphs.networks import NETWORKS, Edges
+from polycentric.topology.graphs.networks import MATCHA_8, Edges
 from polycentric.topology.graphs.spectra import DENSE, doubly_stochastic, lambda_2, zeta
 from polycentric.topology.graphs.theory import advise, bound, minimal_steps, penalty
 
@@ -112,14 +112,14 @@ def test_it_is_refused_with_a_reason(call, text):
 
 @pytest.mark.parametrize("budget", [1.0, 0.5, 0.1, 0.02])
 def test_the_expected_delay_is_the_budgets_share_of_all_matchings(budget):
-    graph = NETWORKS["matcha-8"]()
+    graph = MATCHA_8
     for schedule in ("matcha", "periodic"):
         plan = plan_for(graph, 8, budget, schedule)
         assert plan.expected_matchings == pytest.approx(budget * 5, abs=1e-9)
 
 
 def test_the_curve_of_rho_has_its_ends():
-    plans = [plan_for(NETWORKS["matcha-8"](), 8, budget) for budget in (0.02, 0.5, 1.0)]
+    plans = [plan_for(MATCHA_8, 8, budget) for budget in (0.02, 0.5, 1.0)]
     assert [round(plan.rho, 4) for plan in plans] == [0.9885, 0.6440, 0.6538]
 
 
@@ -127,7 +127,7 @@ def test_the_curve_of_rho_has_its_ends():
 
 
 def test_advice_warns_of_large_rings_and_says_what_matcha_saves():
-    ring, er = " ".join(advise(Ring(), 32, tau=5).words), " ".join(advise(NETWORKS["matcha-8"](), 8).words)
+    ring, er = " ".join(advise(Ring(), 32, tau=5).words), " ".join(advise(MATCHA_8, 8).words)
     assert "useless beyond a few dozen clients on a ring" in ring
     assert "useless" not in er
     assert "a budget of 0.5" in er and "2.5 matchings a round instead of 5" in er

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import require
+from ...language import register
 from ...stacks.draw import normal, uniform
 from ...topology.wires import Direction
 from .seconds import Clock
@@ -269,3 +270,8 @@ def _not_negative(clock: Clock, name: str) -> None:
 def _positive(clock: Clock, name: str) -> None:
     value = getattr(clock, name)
     require(0 < value < math.inf, f"{type(clock).__name__}.{name} must be positive, got {value}")
+
+
+register(Clock, "physical", Physical)
+register(Clock, "normalised", Normalised)
+register(Clock, "delays", Delays)

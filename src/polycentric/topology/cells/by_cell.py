@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError, require
+from ...language import register
 from ...parts.select import Active, Around, Select, Uniform
 from ...stacks.cohort import Cohort
 from ...stacks.draw import uniform
@@ -110,3 +111,6 @@ class ByCell(Around):
         order = sorted(range(len(edges)), key=tie.__getitem__)  # of choices that are equally good, another each time
         found = filled_up([edges[r] for r in order], [most[r] for r in order], wanted, [out[r] for r in order])
         return [count for _, count in sorted(zip(order, found, strict=True))]
+
+
+register(Select, "by-cell", ByCell)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.dealing import Partition, check_count, check_labels, only_classes, shared_out
 from ...data.federation import Federation, Pool
-from ...data.partition import Iid, _check_count, _check_labels, _only_classes, _shared_out
-from ...errors import require, unknown
+from ...data.partition import Iid
+from ...errors import require
+from ...language import register
 from ...stacks import draw
 from .coverage import Geometry, covered
-from .geometries import geometry, geometry_of
+from .geometries import geometry
 from .shapes import Attached, Overlap
 
 
@@ -55,8 +57,8 @@ class InCells:
     def __post_init__(self) -> None:
         object.__setattr__(self, "cells", geometry(self.cells))
         if self.clients is not None:
-            _check_count("InCells.clients", self.clients)
-        _check_count("InCells.per_client", self.per_client)
+            check_count("InCells.clients", self.clients)
+        check_count("InCells.per_client", self.per_client)
         require(self.setting in ("a", "b", "c"), f"InCells.setting must be a, b or c, got {self.setting!r}")
         require(
             self.setting == "c" or not self.two_per_cell,
@@ -74,16 +76,16 @@ class InCells:
         if self.setting == "a":
             dealt = Iid(n)(pool, seed)
         else:
-            _check_labels("InCells", pool)
+            check_labels("InCells", pool)
             home = cells if self.mixed else covered(Attached(self.cells), n, seed)
             may = self._groups(len(pool.classes))[home.edge]  # (links, classes): what an edge's clients may draw
             allowed = torch.zeros(n, len(pool.classes), dtype=torch.int64).index_add(0, home.client, may.long()) > 0
             share = self._drawn(allowed, seed).T.double()
             nobody = share.sum(1, keepdim=True) == 0  # too few clients for all classes: those who may, share it
             share = torch.where(nobody, allowed.T.double(), share)
-            pool = _only_classes(pool, allowed.any(0))
+            pool = only_classes(pool, allowed.any(0))
             share = torch.where(share.sum(1, keepdim=True) == 0, 1.0, share)
-            dealt = _shared_out(pool, n, pool.y, share / share.sum(1, keepdim=True), seed)
+            dealt = shared_out(pool, n, pool.y, share / share.sum(1, keepdim=True), seed)
         assert dealt.client is not None
         names = tuple(f"cell {name}" for name in cells.regions.names())
         return replace(dealt, group=cells.regions.of[dealt.client], group_names=names)
@@ -115,32 +117,23 @@ class InCells:
         return torch.from_numpy(out)
 
 
-def _in_cells(words: str, clients: int | None) -> InCells:
-    """`setting=c, u=20, v=10`, or `setting=c, cells=ring(edges=4)`."""
-    given: dict[str, str] = {}
-    for word in re.findall(r"[^,()]+(?:\([^()]*\))?", words):
-        key, equals, value = word.partition("=")
-        require(
-            bool(equals), f"partition cells takes key=value, got '{word.strip()}'; type cells(setting=c, u=20, v=10)"
-        )
-        given[key.strip()] = value.strip()
-    known = ("setting", "cells", "per_client", "two_per_cell", "mixed", "u", "v", "w")
-    for key in given:
-        if key not in known:
-            raise unknown("setting of partition cells", key, known)
-    sizes = ", ".join(f"{key}={given[key]}" for key in ("u", "v", "w") if key in given)
-    require(not (sizes and "cells" in given), "partition cells takes cells=... or u, v, w, not both")
-    cells = geometry_of(given.get("cells", f"overlap({sizes})"))
-    per_client = given.get("per_client", "2")
-    require(per_client.isdigit(), f"per_client of partition cells must be a whole number, got '{per_client}'")
-
-    def yes(key: str, default: str) -> bool:
-        value = given.get(key, default).lower()
-        require(value in ("true", "false"), f"{key} of partition cells must be true or false, got '{value}'")
-        return value == "true"
-
-    setting: Any = given.get("setting", "c").lower()
-    return InCells(clients, setting, cells, int(per_client), yes("two_per_cell", "false"), yes("mixed", "true"))
+def _in_cells(
+    setting: Literal["a", "b", "c"] = "c",
+    cells: Geometry = Overlap(20, 10),
+    per_client: int = 2,
+    two_per_cell: bool = False,
+    mixed: bool = True,
+    u: int | None = None,
+    v: int | None = None,
+    w: int | None = None,
+    clients: int | None = None,
+) -> InCells:
+    """`cells(setting=c, u=20, v=10)`, or `cells(setting=c, cells=ring(edges=4))`."""
+    sizes = {name: size for name, size in (("u", u), ("v", v), ("w", w)) if size is not None}
+    if sizes:
+        require(cells == Overlap(20, 10), "partition cells takes cells=... or u, v, w, not both")
+        cells = Overlap(**sizes)
+    return InCells(clients, setting, cells, per_client, two_per_cell, mixed)
 
 
 def compare_cells(own: Geometry | None, federation: Federation, seed: int) -> None:
@@ -162,3 +155,6 @@ def compare_cells(own: Geometry | None, federation: Federation, seed: int) -> No
             '"cells=...", and a map one seed',
             stacklevel=3,
         )
+
+
+register(Partition, "cells", _in_cells, short="setting")

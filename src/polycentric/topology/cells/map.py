@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from ...errors import UsageError, require
+from ...language import register
 from ...stacks.draw import uniform
 from .coverage import MOST_EDGES, Coverage, Geometry
 from .files import _lines, _numbers, _read
@@ -95,7 +96,7 @@ class CellMap(Geometry):
         require(
             not (self.speed and self.trace), "CellMap takes speed or trace: clients walk at random or as the file says"
         )
-        object.__setattr__(self, "digest", self.files.digest)
+        object.__setattr__(self, "digest", self.read.digest)
         object.__setattr__(self, "edges", len(self.stations))
         bare = np.isnan(self.radii)
         require(not bare.any(), f"'{self.places}': edge {int(bare.argmax())} has no radius; write one, or set radius")
@@ -108,23 +109,28 @@ class CellMap(Geometry):
         )
 
     @cached_property
-    def files(self) -> MapFiles:
+    def read(self) -> MapFiles:
         """What its files say, read when it is made."""
         return MapFiles.read(self.places, self.trace)
 
     @cached_property
     def stations(self) -> Any:
         """Where the edges stand, (edges, 2)."""
-        return _grid(self.edges)[0] if self.files.stations is None else self.files.stations[:, :2]
+        return _grid(self.edges)[0] if self.read.stations is None else self.read.stations[:, :2]
 
     @cached_property
     def radii(self) -> Any:
         """How far they reach, (edges,)."""
         if self.radius is not None:
             return np.full(len(self.stations), self.radius)
-        return _grid(self.edges)[1] if self.files.stations is None else self.files.stations[:, 2]
+        return _grid(self.edges)[1] if self.read.stations is None else self.read.stations[:, 2]
 
     drawn = True
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it was read from."""
+        return tuple(path for path in (self.places, self.trace) if path)
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
@@ -139,15 +145,15 @@ class CellMap(Geometry):
     @property
     def default_n_clients(self) -> int | None:
         """As many clients as the file has."""
-        placed, trace = self.files.clients, self.files.trace
+        placed, trace = self.read.clients, self.read.trace
         return len(placed) if placed is not None else trace.n_clients if trace else None
 
     def _check_trace(self) -> None:
         """Refuse at once what would be refused in a later round: all that a trace says is known."""
-        if self.files.trace is None:
+        if self.read.trace is None:
             return
-        n, when, who, where = self.files.trace
-        placed = self.files.clients
+        n, when, who, where = self.read.trace
+        placed = self.read.clients
         require(
             placed is None or len(placed) == n,
             f"'{self.places}' places {0 if placed is None else len(placed)} clients, and '{self.trace}' moves {n}: "
@@ -194,7 +200,7 @@ class CellMap(Geometry):
             return np.zeros(2), np.ones(2)
         low = (self.stations - self.radii[:, None]).min(0)
         high = (self.stations + self.radii[:, None]).max(0)
-        placed = self.files.clients
+        placed = self.read.clients
         if placed is not None:
             low, high = placed.min(0), placed.max(0)
         return low, high
@@ -206,9 +212,9 @@ class CellMap(Geometry):
             there is None or there == n_clients,
             f"the map has places for {there} clients, but the federation has {n_clients}",
         )
-        if self.files.trace is not None:
-            return self._seen(self.files.trace, round)
-        placed = self.files.clients
+        if self.read.trace is not None:
+            return self._seen(self.read.trace, round)
+        placed = self.read.clients
         seed = seed if self.seed is None else self.seed
         at = self._drawn(n_clients, seed, 0) if placed is None else placed
         return self._walked(at, seed, round) if self.speed else at
@@ -283,3 +289,6 @@ def _traced(path: str, text: str) -> Trace:
     require(n <= len(table), f"'{path}' names client {n - 1} but has only {len(table)} lines: clients count from 0")
     table = table[np.argsort(table[:, 0], kind="stable")]
     return Trace(n, table[:, 0], table[:, 1].astype(np.int64), table[:, 2:])
+
+
+register(Geometry, "map", CellMap)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError, require
+from ...language import register
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry, covered
 from .fill import shared
 
@@ -179,3 +180,8 @@ class Attached(Geometry):
 def _check_sizes(what: str, *sizes: int) -> None:
     good = all(isinstance(s, int) and 0 <= s <= MOST_LINKS for s in sizes) and sum(sizes) > 0
     require(good, f"{what} takes numbers of clients from 0 up, not all of them 0, got {', '.join(map(str, sizes))}")
+
+
+register(Geometry, "overlap", Overlap)
+register(Geometry, "ring", RingCells)
+register(Geometry, "regions", CellRegions)

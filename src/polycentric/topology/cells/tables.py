@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError, require
+from ...language import register
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry
 from .files import _is_number, _lines, _numbers, _read
 
@@ -20,6 +21,7 @@ class GivenCells(Geometry):
     """A coverage that is at hand: a table (edges, clients) of 0/1, dense or sparse."""
 
     coverage: Coverage
+    path: str | None = None  # the file it was read from
 
     @staticmethod
     def of(table: Tensor) -> GivenCells:
@@ -36,6 +38,11 @@ class GivenCells(Geometry):
         """Of the pairs: equal cells, equal digests."""
         pairs = torch.stack([self.coverage.edge, self.coverage.client]).numpy().tobytes()
         return hashlib.sha256(pairs + str((self.n_edges, self.default_n_clients)).encode()).hexdigest()[:12]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it was read from."""
+        return (self.path,) if self.path else ()
 
     @property
     def n_edges(self) -> int:
@@ -77,7 +84,7 @@ def CellTable(path: str) -> GivenCells:
     edge, client, n_edges, n_clients = _toml_pairs(path, text) if path.endswith(".toml") else _csv_pairs(path, text)
     require(n_clients > 0, f"'{path}' has no clients")
     require(1 <= n_edges <= MOST_EDGES, f"'{path}' has {n_edges:,} edges; a table has 1 to {MOST_EDGES:,}")
-    return GivenCells(Coverage.of(torch.tensor(edge), torch.tensor(client), n_edges, n_clients))
+    return GivenCells(Coverage.of(torch.tensor(edge), torch.tensor(client), n_edges, n_clients), path)
 
 
 def _toml_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
@@ -122,3 +129,6 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
                 edge.append(e)
                 client.append(k)
     return edge, client, width, len(rows)
+
+
+register(Geometry, "table", CellTable)

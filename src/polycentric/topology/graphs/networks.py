@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from typing import Literal
 import networkx
 
 from ...errors import UsageError, require
+from ...language import register
 from ...stacks.draw import seed_of
 
 Pair = tuple[int, int]
@@ -177,6 +178,7 @@ class Edges(Network):
 
     pairs: tuple[Pair, ...]
     n: int
+    path: str | None = field(default=None, compare=False)  # the file it was read from
 
     @staticmethod
     def of_graph(graph: networkx.Graph, disconnected: Disconnected = "allow") -> Edges:
@@ -207,7 +209,12 @@ class Edges(Network):
             require(i != j, f"line {number} of '{path}' joins client {i} with itself")
             found.add((i, j))
         require(bool(found), f"the edge file '{path}' has no edges")
-        return Edges(tuple(sorted(found)), 1 + max(j for _, j in found))
+        return Edges(tuple(sorted(found)), 1 + max(j for _, j in found), path)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it was read from."""
+        return (self.path,) if self.path else ()
 
     def of(self, n: int) -> networkx.Graph:
         """The graph; it fits one number of clients only."""
@@ -303,26 +310,27 @@ def _connected(drawn: Callable[[int], networkx.Graph], seed: int, *key: int | st
     return graph
 
 
-# Graphs by name, as in `--set graph=erdos-renyi(p=0.3)`. The last two are drawn in Wang et al., MATCHA (figures 1a and
-# 3b), with the matchings published there.
-NETWORKS: dict[str, Callable[..., Network]] = {
-    "ring": Ring,
-    "path": PathGraph,
-    "torus": Torus,
-    "complete": Complete,
-    "star": StarGraph,
-    "exponential": Exponential,
-    "erdos-renyi": ErdosRenyi,
-    "geometric": Geometric,
-    "small-world": SmallWorld,
-    "file": Edges.read,
-    "matcha-8": lambda: Matched(_read("15 67 04 23/17 36/10 37 56/12 70/31")),
-    "matcha-16": lambda: Matched(
-        _read("27 3f de 89 15 0a 6c 4b/cb 56 e1 9a f2 8d/c5 b6 18 93 2a/ce b9 5f 06 17/c8 52 be 16/cf db a5 3e/c9/0c")
-    ),
-}
-
-
 def _read(text: str) -> tuple[tuple[Pair, ...], ...]:
     """Matchings between slashes, edges between blanks, a client a hexadecimal digit."""
     return tuple(tuple((int(e[0], 16), int(e[1], 16)) for e in part.split()) for part in text.split("/"))
+
+
+# Graphs by name, as in `--set graph=erdos-renyi(p=0.3)`. The last two are drawn in Wang et al., MATCHA (figures 1a and
+# 3b), with the matchings published there.
+MATCHA_8 = Matched(_read("15 67 04 23/17 36/10 37 56/12 70/31"))
+MATCHA_16 = Matched(
+    _read("27 3f de 89 15 0a 6c 4b/cb 56 e1 9a f2 8d/c5 b6 18 93 2a/ce b9 5f 06 17/c8 52 be 16/cf db a5 3e/c9/0c")
+)
+
+register(Network, "ring", Ring)
+register(Network, "path", PathGraph)
+register(Network, "torus", Torus)
+register(Network, "complete", Complete)
+register(Network, "star", StarGraph)
+register(Network, "exponential", Exponential)
+register(Network, "erdos-renyi", ErdosRenyi)
+register(Network, "geometric", Geometric)
+register(Network, "small-world", SmallWorld)
+register(Network, "file", Edges.read)
+register(Network, "matcha-8", lambda: MATCHA_8)
+register(Network, "matcha-16", lambda: MATCHA_16)

@@ -1,0 +1,103 @@
+"""Methods by their words: `build_method("fedavg", {"lr": 0.1, "select": "uniform(n=10)"})`, and back again.
+
+A setting is reached by its name wherever it lives: `lr` of the clients' training, `select` of the method, `select.n` of
+the selection. Parts are written as the language has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UsageError, unknown
+from ..language import NoWords, spell, value_of
+from ..learn import Train
+from ..method import Method, Recipe
+from . import METHODS
+
+
+def parameters(method: str) -> dict[str, inspect.Parameter]:
+    """Every setting a method has, its own and those of its clients' training."""
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    recipe = METHODS[method]
+    found = dict(inspect.signature(recipe, eval_str=True).parameters)
+    if any(p.kind is p.VAR_KEYWORD for p in found.values()):
+        found = {name: p for name, p in found.items() if p.kind is not p.VAR_KEYWORD}
+        own = inspect.signature(Train, eval_str=True).parameters
+        found |= {name: p for name, p in own.items() if name not in found and name != "trains"}
+    return found
+
+
+def build_method(name: str, settings: Mapping[str, Any]) -> Method:
+    """A method with some of its settings changed, all checked."""
+    known = parameters(name)
+    own, inner = _sorted_out(settings)
+    values: dict[str, Any] = {}
+    for key in own | inner:
+        if key not in known:
+            raise unknown(f"setting of {name}", key, known)
+        wanted, fields = known[key].annotation, inner.get(key, {})
+        if key in own:
+            values[key] = value_of(key, own[key], wanted, fields)
+        elif dataclasses.is_dataclass(part := known[key].default) and not isinstance(part, type):
+            values[key] = _changed(key, part, fields)
+        else:
+            raise UsageError(
+                f"{key} of {name} has no settings of its own, so '{key}.{next(iter(fields))}' cannot be set"
+            )
+    return METHODS[name](**values)
+
+
+def _sorted_out(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Settings of the method, and settings of its parts: `select.n=5`, or a table {name, n}."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        head, dot, field = str(key).partition(".")
+        if dot:
+            inner.setdefault(head, {})[field] = value
+        elif isinstance(value, Mapping):
+            table = dict(value)
+            if "name" in table:
+                own[head] = table.pop("name")
+            if table:
+                inner.setdefault(head, {}).update(table)
+        else:
+            own[head] = value
+    return own, inner
+
+
+def _changed(key: str, part: Any, fields: Mapping[str, Any]) -> Any:
+    """A part with some of its fields replaced."""
+    known, name = typing.get_type_hints(type(part)), type(part).__name__.lower()
+    for field in fields:
+        if not known:
+            raise UsageError(
+                f"{key}={name} has no settings, so '{key}.{field}' cannot be set; choose another {key} first"
+            )
+        if field not in known:
+            raise unknown(f"setting of {key}={name}", str(field), known)
+    return dataclasses.replace(part, **{f: value_of(f"{key}.{f}", v, known[f]) for f, v in fields.items()})
+
+
+def words_of(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
+    """The words that build a method again, and the names of the arguments that have none.
+
+    >>> from polycentric import Uniform, fedavg
+    >>> words_of(fedavg(lr=0.5, select=Uniform(10)).recipe)
+    ({'lr': 0.5, 'select': 'uniform(n=10)'}, [])
+    """
+    known = parameters(recipe.name) if recipe.name in METHODS else {}
+    words: dict[str, Any] = {}
+    silent = []
+    for name, value in recipe.arguments.items():
+        try:
+            wanted = known[name].annotation if name in known else Any
+            words[name] = value if isinstance(value, bool | int | float) else spell(value, wanted)
+        except NoWords:
+            silent.append(name)
+    return words, silent

@@ -1,0 +1,176 @@
+"""What a run writes into its folder while it goes and when it ends: checkpoints, tables, the summary."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..parts.privacy import epsilon
+from ..round import Trip
+from .checkpoint import Checkpoint
+from .evaluate import edge_scores
+from .folder import Folder
+from .loop import Callback
+from .metrics import Scores, participation, plain, share_below
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class Recorder(Callback):
+    """Writes a run's folder: metrics as they come, a checkpoint now and then, the summary at the end."""
+
+    def __init__(self, folder: Folder, identity: str) -> None:
+        self.folder, self.identity = folder, identity
+        self.saved = time.monotonic()
+
+    def on_start(self, run: Run) -> None:
+        """The time to the first checkpoint begins."""
+        self.saved = time.monotonic()
+
+    def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
+        """One line of metrics, one of places, and the best state."""
+        if run.tally.best_round == run.state.round and run.best is run.state:
+            self.folder.save_best(run.state)
+        if run.state.round in run.places:
+            self.folder.append_places(run.state.round, run.places[run.state.round])
+        self.folder.append_metrics(row)
+
+    def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
+        """A checkpoint, when it is time."""
+        asked, came = sum(len(trip.cohort) for trip in trips), sum(len(trip.arrived) for trip in trips)
+        if asked > came:
+            self.folder.log(f"round {run.state.round - 1}: {asked - came} answers were late or not finite and left out")
+        every = run.settings.checkpoint_every
+        if run.state.round % every == 0 if every else time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+            self.on_stop(run)
+
+    def on_stop(self, run: Run) -> None:
+        """A checkpoint of the last whole round."""
+        self.folder.save(Checkpoint(run.state, run.tally, tuple(run.history)), self.identity)
+        self.saved = time.monotonic()
+
+    def on_end(self, run: Run) -> None:
+        """Tables, and last of all the summary: a run that has one is finished."""
+        self.folder.write_text("clients.csv", clients_table(run))
+        if edges := edges_table(run):
+            self.folder.write_text("edges.csv", edges)
+        for name, tensors in run.now.exchange.topology.tables(run.state.memory).items():
+            self.folder.write_tensors(name, tensors)
+        self.folder.write_json("summary.json", summary(run))
+        programs, seconds = run.clients.compiled
+        if programs:
+            self.folder.log(f"compiled {programs} programs in {seconds:.1f} s")
+        self.folder.log(f"ended after round {run.state.round}" + (f": {run.stopped}" if run.stopped else ""))
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The run in one JSON object."""
+
+    def counted(name: str) -> dict[str, Any] | None:
+        return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
+
+    tuned = counted("personalised")
+    return {
+        "method": run.method.name,
+        "data": run.federation.name,
+        "model": run.model,
+        "clients": run.federation.n_clients,
+        "seed": run.clients.seed,
+        "rounds": run.state.round,
+        "seconds": round(run.seconds, 3),
+        "run_dir": str(run.folder.path) if run.folder else None,
+        "metrics": plain(run.metrics),
+        "initial": counted("initial"),
+        "personalised": None if tuned is None else tuned | plain({"share_worse": share_worse(run)}),
+        **optimistic_scores(run),
+        "held_out": held_out_scores(run) or None,
+        "bytes_up": run.tally.bytes_up,
+        "bytes_down": run.tally.bytes_down,
+        "bytes_by_link": dict(run.tally.links),
+        "simulated_seconds": run.tally.seconds,
+        "late": run.tally.late,
+        "participation": took_part(run),
+        "epsilon": spent(run),
+        "dropped": run.tally.dropped,
+        "attack": repr(run.clients.attack) if run.clients.attack else None,
+        "attackers": int(run.clients.attackers.sum()),  # their scores count nowhere
+        "best_round": run.tally.best_round,
+        "best_validation": run.tally.best,
+        "rounds_to_target": run.rounds_to_target,
+        "stopped": run.stopped or None,
+        "executor": run.clients.executor,
+        "compile_seconds": round(run.clients.compiled[1], 3) if run.clients.executor == "compiled" else None,
+        "fingerprint": run.federation.fingerprint,
+        "note": run.federation.note or None,
+    }
+
+
+def share_worse(run: Run) -> float:
+    """The share of clients that fine-tuning made worse."""
+    return share_below(run.now.counted(run.scores["personalised"]), run.now.counted(run.scores["in_use"]))
+
+
+def held_out_scores(run: Run) -> dict[str, Any]:
+    """The scores of clients that never train."""
+    mask = run.clients.held_out_mask.numpy()
+    scores: dict[str, Scores] = run.scores if run.clients.held_out else {}
+    return {name: plain(found.only(mask).summary()) for name, found in scores.items()}
+
+
+def optimistic_scores(run: Run) -> dict[str, Any]:
+    """What centers chosen by the test labels would score: to be shown beside a result, never as one."""
+    if not run.settings.optimistic:
+        return {}
+    if "optimistic" not in run.scores:
+        return {"optimistic": None}
+    each, one = (plain(run.now.counted(run.scores[name]).summary()) for name in ("optimistic", "one_center"))
+    return {"optimistic": {**each, "one_center": one}}
+
+
+def took_part(run: Run) -> dict[str, Any] | None:
+    """How often those who train took part, where there was a round."""
+    return None if run.tally.took is None else participation(run.tally.took[run.now.trains].numpy()) or None
+
+
+def spent(run: Run) -> float | None:
+    """The epsilon that the rounds so far promise every client, at delta = m^-1.1; None: nothing is promised."""
+    rounds = max([run.state.round, *(row["round"] for row in run.history[-1:])])  # also those after the best one
+    rho = sum(exchange.privacy.rho for round in range(rounds) for exchange in run.method.at(round))
+    return epsilon(rho, max(2, run.federation.n_clients) ** -1.1) if 0 < rho < math.inf else None
+
+
+def clients_table(run: Run) -> str:
+    """Every client's scores, a line each."""
+    columns = [name for name in ("initial", "in_use", "personalised") if name in run.scores]
+    heads = [*(f"accuracy_{c}" for c in columns), *(f"loss_{c}" for c in columns)]
+    group, trains, text = run.federation.group, run.now.trains, io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["client", "group", "test_examples", *heads, "took_part"])
+    for k, name in enumerate(run.federation.clients):
+        values = [run.scores[c].accuracy[k] for c in columns] + [run.scores[c].loss[k] for c in columns]
+        counts = not bool(run.clients.attackers[k])  # an attacker's scores count nowhere
+        shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
+        took = str(int(run.tally.took[k])) if run.tally.took is not None and bool(trains[k]) else ""
+        place = "" if group is None else int(group[k])
+        writer.writerow([name, place, int(run.scores["in_use"].count[k]), *shown, took])
+    return text.getvalue()
+
+
+def edges_table(run: Run) -> str:
+    """Every edge's accuracy on all examples and in its own cell; empty where there are no edges."""
+    edges = edge_scores(run.method, run.state, run.clients, run.federation.test)
+    if edges is None:
+        return ""
+    both = zip(*map(torch.Tensor.tolist, edges), strict=True)
+    lines = [f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(both)]
+    return "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""])
+

@@ -1,0 +1,439 @@
+"""One way into a run, whoever begins it: from settings, and from objects where words do not say it.
+
+    run("fedavg", "digits", rounds=20)                  by words, as the command does
+    run(fedavg(lr=0.1), load("digits"), model=Net)      by objects: their words are recorded where they have any
+    resume("runs/fedavg-digits")                        the rounds that are left, bit for bit
+    open("runs/fedavg-digits")                          a finished run: its models, scores and history
+
+`described` makes settings of what was given; `prepared` makes a run of settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data import Federation, load
+from ..errors import UsageError, require
+from ..language import NoWords, part_of, spell, value_of
+from ..method import Method
+from ..methods import METHODS
+from ..methods.recipes import build_method, words_of
+from ..models import default
+from ..parts.attack import Attack
+from ..simulate.clients import Simulation, compiling_pays, shared_block
+from ..simulate.clock import Clock, check
+from ..simulate.ranks import ALONE, Ranks, own_device
+from ..stacks.draw import seed_of
+from ..tasks.task import Loss, Task
+from ..topology.cells.deal import compare_cells
+from .checkpoint import Checkpoint
+from .evaluate import evaluate
+from .folder import Folder
+from .loop import Callback, Run
+from .machine import device_of, use_precision, versions
+from .observe import Observer
+from .outputs import Recorder
+from .settings import Settings, indifferent
+
+Model = nn.Module | Callable[..., nn.Module]
+# Settings that a checkpoint is not bound to: how long a run goes and what is measured of it may change, and the others are
+# said by what they come to (the fingerprint of the data, the method itself, ...).
+FREE = {"rounds", "evaluate_every", "patience", "target", "fine_tune", "dissimilarity", "optimistic"}
+FREE |= {"data", "partition", "clients", "valid", "data_seed", "method", "set", "attack", "clock", "executor", "block"}
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What was given as objects of Python: taken as they are, whatever words say."""
+
+    method: Method | None = None
+    federation: Federation | None = None
+    model: Model | None = None
+    loss: Loss | None = None
+    attack: Attack | None = None
+    clock: Clock | None = None
+
+
+NOTHING = Given()
+
+
+def run(
+    method: str | Method,
+    federation: str | Path | Federation,
+    *,
+    out: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
+    **how: Any,
+) -> Run:
+    """Run a method on a federation and return the finished run.
+
+    Arguments:
+        method: such as `fedavg(lr=0.1, epochs=5)`, or its name.
+        federation: such as `load("digits", partition=Rotations(4))`, or the name of data.
+        out: a folder for metrics and checkpoints; None: nothing is written.
+        callbacks: who is told how it goes: see `Callback`.
+        observers: what else is measured at every evaluation: functions from a `Moment` to numbers by name.
+        how: model (a name, an `nn.Module` or a factory), loss, ranks, and every setting of a run: rounds, seed,
+            evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock, ...; see `Settings`.
+    """
+    made = prepare(method, federation, **how)
+    if out is not None and made.clients.ranks.first:
+        attach_folder(made, Folder.new(Path(out)))
+    made.callbacks += tuple(callbacks)
+    made.measures += tuple(observers)
+    return made.go()
+
+
+def prepare(
+    method: str | Method,
+    federation: str | Path | Federation,
+    *,
+    model: str | Model | None = None,
+    loss: Loss | None = None,
+    ranks: Ranks = ALONE,
+    **settings: Any,
+) -> Run:
+    """A run before its first round; arguments as those of `run`."""
+    words, given, needs = described(method, federation, model, loss, settings)
+    return prepared(words, given, ranks, needs)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    **given: Any,
+) -> Run:
+    """Go on with a run from its folder where its newest whole checkpoint left off, bit for bit.
+
+    Arguments:
+        folder: of a run that was interrupted, or that is to take more rounds.
+        rounds: as many in all, more than it was begun with; None: as it was begun.
+        given: method, federation, model, loss, attack or clock, where the run was begun with objects that no words say.
+    """
+    there = Folder.open(Path(folder)) if ranks.first else None
+    made, problems = resumed(there, Given(**given), ranks, rounds)
+    made.callbacks += tuple(callbacks)
+    made.measures += tuple(observers)
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    return made.go()
+
+
+def open(folder: str | Path, *, device: str | None = None, **given: Any) -> Run:
+    """A finished run as it was at its end, to look at: nothing is trained, nothing written.
+
+    Arguments:
+        folder: of a finished run.
+        device: where to look at it; None: where it was run.
+        given: as in `resume`.
+    """
+    there = Folder.open(Path(folder))
+    require(there.finished, f"{folder} is not a finished run: `polycentric resume {folder}` first")
+    settings, needs = there.read_config()
+    handed = _handed_over(there, needs, Given(**given))
+    made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
+    check_the_same(made, there)
+    checkpoint, problems = there.load(made.clients.task.device, identity(made))
+    if checkpoint is None:
+        raise UsageError(f"{there.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
+    made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
+    made.history, made.places = list(checkpoint.history), there.read_places()
+    if settings.patience and checkpoint.tally.best_round is not None:
+        made.state = there.load_best(made.clients.task.device)
+    made.scores["in_use"] = made.now.scores
+    return made
+
+
+# -- from what was given to settings -------------------------------------------------------------------------
+
+
+def described(
+    method: str | Method,
+    federation: str | Path | Federation,
+    model: str | Model | None = None,
+    loss: Loss | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Settings, Given, tuple[str, ...]]:
+    """Settings, the objects beside them, and the names of those objects that no words say."""
+    values, objects, needs = dict(options or {}), dict[str, Any](), list[str]()
+    if isinstance(method, Method):
+        objects["method"] = method
+        words, silent = words_of(method.recipe) if method.recipe else ({}, ["all"])
+        values |= {"method": method.name, "set": words}
+        needs += ["method"] if silent or method.name not in METHODS else []
+    else:
+        values["method"] = method
+    if isinstance(federation, Federation):
+        objects["federation"] = federation
+        values |= {"data": federation.name} if federation.source is None else federation.source.settings(values)
+        needs += [] if federation.source else ["federation"]
+    else:
+        values["data"] = str(federation)
+    if isinstance(model, str) or model is None:
+        values["model"] = model
+    for name, thing in (("model", None if isinstance(model, str) else model), ("loss", loss)):
+        if thing is not None:
+            objects[name] = thing
+            needs.append(name)
+    for name, kind in (("attack", Attack), ("clock", Clock)):
+        part = values.pop(name, None)
+        if isinstance(part, str):
+            values[name] = part
+        elif part is not None:
+            require(isinstance(part, kind), f"{name} must be one of ours or its words, got {part!r}")
+            objects[name] = part
+            try:
+                values[name] = spell(part, kind)
+            except NoWords:
+                needs.append(name)
+    return Settings.of(values, "the arguments"), Given(**objects), tuple(needs)
+
+
+def built_method(settings: Settings) -> Method:
+    """The method that settings describe."""
+    return build_method(settings.method, settings.set)
+
+
+def built_clock(settings: Settings) -> Clock:
+    """The clock that settings describe."""
+    clock: Clock = part_of("clock", settings.clock, Clock)
+    return clock
+
+
+def built_attack(settings: Settings) -> Attack | None:
+    """The attack that settings describe."""
+    attack: Attack | None = value_of("attack", settings.attack, Attack | None)
+    return attack
+
+
+def check_words(settings: Settings) -> None:
+    """Refuse words that build nothing, before anything is read or written."""
+    built_method(settings)
+    built_clock(settings)
+    built_attack(settings)
+
+
+def load_data(settings: Settings) -> Federation:
+    """The federation that settings describe."""
+    valid = settings.valid or (0.1 if settings.patience else 0.0)  # patience needs somebody to ask
+    seed = settings.seed if settings.data_seed is None else settings.data_seed
+    return load(settings.data, partition=settings.partition, clients=settings.clients, seed=seed, valid=valid)
+
+
+# -- from settings to a run ----------------------------------------------------------------------------------
+
+
+def prepared(
+    settings: Settings, given: Given = NOTHING, ranks: Ranks = ALONE, needs: Sequence[str] = ()
+) -> Run:
+    """The run that settings describe, before its first round."""
+    # Before the data are read: a mistake costs nothing.
+    method = given.method or built_method(settings)
+    clock = given.clock or built_clock(settings)
+    attack = given.attack or built_attack(settings)
+    check(clock, method)
+    federation = given.federation if given.federation is not None else load_data(settings)
+    compare_cells(method.exchanges[-1].topology.geometry, federation, settings.seed)
+    require(
+        settings.patience is None or len(federation.valid) > 0,
+        "patience needs a validation split: load the data with valid=0.1 (in the command: --valid 0.1)",
+    )
+    where = device_of(settings.device if ranks.size == 1 else own_device(settings.device))
+    use_precision(settings.precision, where, settings.dtype)
+    model = given.model or settings.model or default(federation.shape, federation.n_outputs, federation.symbols)
+    federation = federation.to(where) if where.type != "cpu" else federation
+    how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
+    build = partial(Task.of, federation, model, cut=method.cut, loss=given.loss, **how)
+    task = build(seed=settings.seed)
+    others = range(1, method.starts(federation.n_clients))
+    starts = [task.start(), *(build(seed=seed_of(settings.seed, "center", j)).start() for j in others)]
+    require(
+        not others or not torch.equal(starts[0]["model"], starts[1]["model"]),
+        f"{method.name} wants centers that begin differently, and a module instance fixes the initial weights: give "
+        "the model's name, its class, or a function that makes it",
+    )
+    start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
+    method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
+    largest = int(federation.train.sizes.max()) if federation.n_clients else 0
+    first = method.begin(start, federation.n_clients, largest, federation.n_outputs)
+    clients = Simulation(
+        federation,
+        task,
+        settings.seed,
+        settings.executor,
+        settings.block,
+        settings.held_out,
+        settings.held_out_seed,
+        attack,
+        settings.workers,
+        ranks,
+    )
+    if settings.executor == "auto" and compiling_pays(clients, method.at(0), first, settings.rounds):
+        clients = replace(clients, executor="compiled")
+    if settings.block is None and ranks.size > 1:
+        clients = replace(clients, block=shared_block(clients, method.at(0), first))
+    name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+    return Run(settings, method, clients, first, clock, name, tuple(needs))
+
+
+def attach_folder(made: Run, folder: Folder) -> Run:
+    """Give a run its folder, and write there what it was made from."""
+    # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
+    found: dict[str, Any] = {"executor": made.clients.executor, "device": str(made.clients.task.device)}
+    if made.clients.block is not None:  # it goes on with the same blocks, whatever there is room for then
+        found |= {"block": made.clients.block}
+    if made.clients.ranks.size > 1:  # and with any number of ranks
+        found |= {"device": made.clients.task.device.type}
+    folder.write_config(made.settings.changed(**found), made.given)
+    folder.write_json("environment.json", environment(made))
+    return _recorded(made, folder)
+
+
+def _recorded(made: Run, folder: Folder) -> Run:
+    made.folder = folder
+    made.callbacks = (Recorder(folder, identity(made)), *made.callbacks)
+    return made
+
+
+def resumed(
+    folder: Folder | None, given: Given = NOTHING, ranks: Ranks = ALONE, rounds: int | None = None
+) -> tuple[Run, list[str]]:
+    """A run from its folder as its newest whole checkpoint left it, and what was found damaged.
+
+    It goes on with as many threads as it began with: sums depend on them. Of several ranks only the first has the
+    folder: it tells the others what is in it.
+    """
+    told = ""
+    with ranks.together():
+        if folder:
+            settings, needs = folder.read_config()
+            _handed_over(folder, needs, given)
+            threads = folder.read_json("environment.json").get("threads")
+            told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
+    values, needs, threads = json.loads(ranks.text(told))
+    with ranks.together():
+        settings = Settings.of(values)
+        if ranks.size > 1:  # every rank takes its own
+            settings = settings.changed(device=settings.device.partition(":")[0])
+        made = prepared(settings, given, ranks, needs)
+        if isinstance(threads, int) and 1 <= threads <= 1024 and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+    problems = continued(made, folder)
+    if folder and rounds is not None:
+        folder.write_config(settings, needs)
+    return made, problems
+
+
+def continued(made: Run, folder: Folder | None) -> list[str]:
+    """Put a run where the newest whole checkpoint of a folder left off; returns what was found damaged.
+
+    `made` must be built from the same method, data, model and settings as the run that was interrupted.
+    """
+    ranks, problems, checkpoint = made.clients.ranks, list[str](), None
+    with ranks.together():
+        if folder:
+            check_the_same(made, folder)
+            checkpoint, problems = folder.load(made.clients.task.device, identity(made))
+            made.folder = folder
+    made.scores["initial"] = evaluate(made.method, made.state, made.clients, made.federation.test)
+    if text := ranks.text(checkpoint.to_json() if checkpoint else ""):
+        state = checkpoint.state if checkpoint else made.state
+        state = replace(state, memory=made.state.memory | state.memory)  # what was not remembered yet, as it begins
+        checkpoint = Checkpoint.from_json(text, made.shared(state))
+        made.state, made.tally = checkpoint.state, checkpoint.tally
+        # A run that ended evaluated its last round in any case; one that was begun with more rounds would not have.
+        made.history = [row for row in checkpoint.history if made.settings.evaluates(row["round"])]
+    if folder:
+        folder.rewind_metrics(made.history)
+        made.places = folder.rewind_places({row["round"] for row in made.history})
+        for line in [*problems, f"resumed after round {made.state.round}"]:
+            folder.log(line)
+        _recorded(made, folder)
+    return problems
+
+
+def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
+    """The settings with more rounds; how often it evaluates stays as it was."""
+    if rounds is None:
+        return settings
+    require(
+        rounds >= settings.rounds,
+        f"{folder.path} was begun with {settings.rounds} rounds, and rounds={rounds} is fewer: ask for more",
+    )
+    every = settings.evaluate_every or max(1, settings.rounds // 50)
+    return settings.changed(rounds=rounds, evaluate_every=every)
+
+
+def _handed_over(folder: Folder, needs: Sequence[str], given: Given) -> Given:
+    """Refuse a run that was begun with objects, where they are not handed over."""
+    missing = [name for name in needs if getattr(given, name, None) is None]
+    if missing:
+        wanted = ", ".join(f"{name}=..." for name in missing)
+        raise UsageError(
+            f"{folder.path} was begun in Python with objects that no words say ({', '.join(missing)}): go on from "
+            f"there, with pc.resume({str(folder.path)!r}, {wanted}), or pc.open for a finished run"
+        )
+    return given
+
+
+def identity(made: Run) -> str:
+    """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
+    bound = made.settings.model_dump(exclude=indifferent() | FREE)
+    facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
+    text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def environment(made: Run) -> dict[str, Any]:
+    """What a number depends on besides the settings."""
+    return versions() | {
+        "device": str(made.clients.task.device),
+        "threads": torch.get_num_threads(),
+        "executor": made.clients.executor,
+        "block": made.clients.block_size,
+        "ranks": made.clients.ranks.size,
+        "fingerprint": made.federation.fingerprint,
+        "parameters": made.clients.task.width,
+        "precision": made.clients.task.precision,
+        "method": repr(made.method),
+        "clock": repr(made.clock),
+        "attack": repr(made.clients.attack),
+        "identity": identity(made),
+    }
+
+
+def check_the_same(made: Run, folder: Folder) -> None:
+    """Refuse a run that is not the one in a folder: other data, another method, other cells."""
+    was = folder.read_json("environment.json")
+    if was.get("fingerprint") != made.federation.fingerprint:
+        raise UsageError(
+            f"the data are not those the run began with (fingerprint {made.federation.fingerprint}, then "
+            f"{was.get('fingerprint')}): restore them, or begin a new run"
+        )
+    same = {"parameters": made.clients.task.width, "method": repr(made.method)}
+    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
+    for what, now in same.items():
+        if was.get(what, now) != now:
+            raise UsageError(
+                f"not the {what} that the run began with: restore its config.json and the files it names, or begin "
+                "a new run"
+            )
+    if was.get("identity", identity(made)) != identity(made):
+        raise UsageError(f"{folder.path / 'config.json'} was changed since the run began: restore it, or begin a new run")
+    if was.get("executor", made.clients.executor) != made.clients.executor:
+        folder.log(f"goes on {made.clients.executor}, and began {was['executor']}: the same only to rounding")
