@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from polycentric import Federation, UsageError, Prox, Simulation, Task, Train, Uniform, dpsgd, fedavg, fesem, ifca
+from polycentric import Federation, Prox, Simulation, Task, Train, Uniform, UsageError, dpsgd, fedavg, fesem, ifca
 from polycentric.cli.bench import _table
 from polycentric.learn import Compiled, Stacked
 from polycentric.learn.execute.compiled import Gate, pieces_for

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..learn.execute.compiled import watchers
+from ..learn.execute.compiled import on_compile
 from ..runs.loop import Watcher
 from ..runs.metrics import is_share
 
@@ -64,11 +64,11 @@ def progress(title: str, rounds: int, done: int = 0, quiet: bool = False) -> Ite
         def compiling(n: int) -> None:
             bar.update(task, numbers=f"compiling program {n}")
 
-        watchers.append(compiling)
+        on_compile.append(compiling)
         try:
             yield watch
         finally:
-            watchers.remove(compiling)
+            on_compile.remove(compiling)
 
 
 @contextmanager

@@ -22,15 +22,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..simulate.clients import EXECUTORS, Simulation, chosen
 from ..data import Federation, Split
 from ..errors import require, unknown
 from ..learn import BatchSchedule, Train
 from ..learn.batches import rows_at
-from .machine import use_precision
 from ..methods import fedavg
 from ..round import run_round
+from ..simulate.auto import EXECUTORS, chosen
+from ..simulate.clients import Simulation
 from ..tasks.task import Task
+from .machine import use_precision
 
 LR = 0.1
 TOGETHER = 2048  # samples the limit takes in one step at most: more would only cost memory

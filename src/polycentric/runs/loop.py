@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ..parts.attack import Attack
-from ..simulate.clients import ExecutorName, Simulation, compiling_pays, shared_block
+from ..simulate.auto import ExecutorName, compiling_pays, shared_block
+from ..simulate.clients import Simulation
 from ..simulate.clock import traffic
 from ..simulate.clock import Clock, Physical, Punctual, Traffic, check, load_of
 from ..topology.cells.coverage import covered
