@@ -70,14 +70,14 @@ class Maml(Learner):
         """The whole of it: inner steps, then the gradient pulled back through them."""
         inner, outer = self.halves(batch) if self.held_out else (batch, batch)
 
-        def slope_on(batch: Batch) -> Callable[[Tensor], Tensor]:
+        def gradient_on(batch: Batch) -> Callable[[Tensor], Tensor]:
             return grad(lambda model: client.task.mean_loss(row | {"model": model}, batch))
 
-        gradient = slope_on(inner)
+        gradient = gradient_on(inner)
         path = [carry["model"]]
         for _ in range(self.steps):
             path.append(path[-1] - self.lr * gradient(path[-1]))
-        v = slope_on(outer)(path[-1])
+        v = gradient_on(outer)(path[-1])
         if not self.first_order:
             for theta in reversed(path[:-1]):
                 v = v - self.lr * curvature_along(gradient, theta, v)

@@ -50,7 +50,7 @@ def descend(task: Task, objective: Objective, params: Stacks, moments: Stacks, l
 
 @dataclass(frozen=True)
 class Move:
-    """What moves a row: a way, and which moments come with it."""
+    """How a row is moved, and which moments come with it."""
 
     spec: UpdateSpec
     moments: tuple[str, ...]
