@@ -22,7 +22,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from polycentric.learn.execute.stacked import RUNS, Captured
+from polycentric.learn.execute.captured import RUNS, Graphs
+from polycentric.learn.execute.stacked import launch
 from polycentric.learn.gpu import convolve
 from polycentric.learn.gpu import overrides as instead
 from polycentric.learn.gpu.convolve import ConvShape, Tile
@@ -88,8 +89,8 @@ class Layer:
     def calls(self) -> dict[str, Callable[[], Tensor]]:
         return {
             "forward": lambda: convolve._product(self.x, self.w, self.b, self.how),
-            "gradient x": lambda: convolve._slope_in_x(self.g, self.w, self.how),
-            "gradient w": lambda: convolve._slope_in_w(self.x, self.g, self.how),
+            "gradient x": lambda: convolve._gradient_in_x(self.g, self.w, self.how),
+            "gradient w": lambda: convolve._gradient_in_w(self.x, self.g, self.how),
         }
 
     @property
@@ -150,9 +151,9 @@ def whole(clients: int, steps: int, batch: int) -> None:
             models[name] = way()
             way()
             took = min(seconds(way) for _ in range(5))
-            graph = next(iter(simulation.run.graphs.values()), None)
+            graph = next(iter(simulation.run.scan.graphs.values()), None)
             alone = float("nan") if graph is None else stretch(graph, clients, steps)
-            with mock.patch.object(Captured, "take", lambda *_: None):
+            with mock.patch.object(Graphs, "take", lambda *_: None):
                 way()
                 rest = min(seconds(way) for _ in range(5))
             said.append(f"{name} {1e3 * took:.2f} ms (its steps {alone:.2f}, all else {1e3 * rest:.2f})")
@@ -169,7 +170,7 @@ def whole_in_fp32() -> None:
         whole(100, 10, 20)
 
 
-def stretch(graph: Captured, clients: int, steps: int) -> float:
+def stretch(graph: Graphs, clients: int, steps: int) -> float:
     """Milliseconds of so many captured steps."""
     order = []
     while steps:
@@ -196,7 +197,7 @@ def profile(clients: int, steps: int, batch: int, rows: int = 24) -> None:
     from torch.profiler import ProfilerActivity
 
     way, simulation = race(clients, steps, batch).ours("stacked")
-    simulation.run.captures = False
+    simulation.run.scan = launch
     way()
     with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
         way()
@@ -249,13 +250,12 @@ def other_tiles(where: str, name: str, layer: Layer, some: int | None) -> None:
     say(where, f"sum of g {milliseconds(lambda: g.sum((1, 3, 4))):7.3f} ms")
     for t in PRODUCT[name][:some]:
         tried(f"{where} forward {tuple(t)}", layer, partial(convolve.product, x, w, b, how, t))
-    for t in SLOPE[:some] if name == "conv2" else ():
-        tried(f"{where} gradient x {tuple(t)}", layer, partial(convolve.slope_in_x, g, w, how, t))
+    for t in IN_X[:some] if name == "conv2" else ():
+        tried(f"{where} gradient x {tuple(t)}", layer, partial(convolve.gradient_in_x, g, w, how, t))
     for t in WEIGH[name][:some]:
         for parts in PARTS[name, len(x)]:
-            tried(
-                f"{where} gradient w {tuple(t)} {parts} parts", layer, partial(convolve.slope_in_w, x, g, how, t, parts)
-            )
+            words = f"{where} gradient w {tuple(t)} {parts} parts"
+            tried(words, layer, partial(convolve.gradient_in_w, x, g, how, t, parts))
 
 
 PRODUCT = {
@@ -269,7 +269,7 @@ PRODUCT = {
         Tile(256, 64, 32, 8, 3),
     ],
 }
-SLOPE = [
+IN_X = [
     Tile(128, 32, 32, 4, 3),
     Tile(64, 32, 32, 4, 3),
     Tile(128, 32, 32, 4, 1),

@@ -90,7 +90,7 @@ def main() -> None:
         work=f"{method.name}({asked.centers}), {data.n_clients} writers, {len(data.train)} examples, {asked.model}",
         executor=run.clients.executor,
         blocks=-(-data.n_clients // run.clients.block_size),
-        graphs=len(getattr(run.clients.run, "graphs", ())),
+        graphs=len(getattr(getattr(run.clients.run, "scan", None), "graphs", ())),
     )
     if asked.profile:
         print(f"one round of ours:\n{kernels(ways['ours'], device)}", flush=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import torch
 from peers import race_of
 
-from polycentric.learn import Stacked
+from polycentric.learn.execute.captured import Captured
 from polycentric.runs.machine import device_of, keep_freed_memory
 
 Way = Callable[[], object]
@@ -119,6 +119,7 @@ def main() -> None:
     for model in asked.models:
         race = race_of(model, asked.clients, asked.steps, asked.batch, device)
         ours, clients = race.ours("stacked")
+        scan = getattr(clients.run, "scan", None)
         ways: dict[str, Way] = {"ours": ours, **race.others()}
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -127,14 +128,13 @@ def main() -> None:
         ours(), ways["limit"]()
         wait(device)
         print(f"{model}: warm after {time.perf_counter() - began:.1f} s", flush=True)
-        assert isinstance(clients.run, Stacked)
         told(
             in_turns(ways, device, asked.seconds),
             device,
             model=model,
             parameters=race.task.width,
             work=f"{asked.clients} x {asked.steps} x {asked.batch}",
-            graphs=sum(len(graphs.replays) for graphs in clients.run.graphs.values()),
+            graphs=sum(len(graphs.replays) for graphs in scan.graphs.values()) if isinstance(scan, Captured) else 0,
             apart=float(f"{float((mine - hand).abs().max()):.2g}"),
         )
         if asked.profile:

@@ -17,7 +17,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -25,11 +24,11 @@ import torch
 from torch import Tensor
 
 from polycentric.learn import Stacked, Train
-from polycentric.learn.execute import stacked
-from polycentric.learn.execute.stacked import RUNS, Captured
+from polycentric.learn.execute import scan
+from polycentric.learn.execute.captured import RUNS, Graphs
+from polycentric.learn.execute.stacked import launch
 from polycentric.learn.gpu import convolve, pools
 from polycentric.learn.gpu import linear as dense
-from polycentric.learn.gpu.in_place import descend
 from polycentric.runs.bench import Work, federation
 from polycentric.runs.machine import device_of, use_precision
 from polycentric.stacks.cohort import Cohort
@@ -67,9 +66,7 @@ class Case:
         self.words = f"{model}, {clients} x {batch}, momentum {momentum}"
 
     def executor(self, way: tuple[str, ...]) -> Stacked:
-        run = Stacked(self.task, self.split)
-        run.client = replace(run.client, descent=partial(descend, self.task) if "place" in way else None)
-        return run
+        return Stacked(self.task, self.split, in_place="place" in way)
 
     def models(self, run: Stacked) -> Tensor:
         return run(self.learner, self.rows, self.cohort)["model"]
@@ -86,7 +83,7 @@ def having(way: tuple[str, ...]) -> Iterator[None]:
         if "frames" not in way:
             changed.enter_context(mock.patch.object(convolve, "framed", zeros_and_copies))
         if "lines" not in way:
-            changed.enter_context(mock.patch.object(stacked, "empty_aligned", end_to_end))
+            changed.enter_context(mock.patch.object(scan, "empty_aligned", end_to_end))
         yield
 
 
@@ -121,7 +118,7 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def replayed(graph: Captured, steps: int) -> None:
+def replayed(graph: Graphs, steps: int) -> None:
     (replays,) = graph.replays.values()  # all clients take all steps
     while steps:
         run = next(n for n in RUNS if n <= steps)
@@ -139,7 +136,7 @@ def measured(case: Case, device: torch.device, ways: Sequence[tuple[str, ...]]) 
             plain = models if plain is None else plain
             off = float((models - plain).abs().max())
             whole = milliseconds(partial(case.models, run), device)
-            graph = next(iter(run.graphs.values()), None)
+            graph = next(iter(getattr(run.scan, "graphs", {}).values()), None)
             alone = whole if graph is None else milliseconds(partial(replayed, graph, case.steps), device)
         say(
             f"{case.words}: {'+'.join(way) or 'plain':31s} {alone / case.steps:7.3f} ms a step"
@@ -154,7 +151,7 @@ def profiled(case: Case, device: torch.device, rows: int, way: tuple[str, ...]) 
 
     cuda = device.type == "cuda"
     run = case.executor(way)
-    run.captures = False
+    run.scan = launch
     case.models(run)
     wait(device)
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from polycentric import Federation, Method, State, run_round
+from polycentric import Federation, Method, State, Task, run_round
+from polycentric.data import Split
+from polycentric.learn import BatchSchedule, Plan
 from polycentric.models import mlp
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.runs.start import attach_folder, continued, prepare
 from polycentric.stacks.cohort import Cohort
+from polycentric.stacks.stack import Stacks
 from polycentric.topology.cells.coverage import Coverage
 
 Make = Callable[..., Federation]  # the fixtures `blobs`, `quadratics` and `made`
@@ -120,3 +124,35 @@ def valid(cells: Coverage) -> None:
     assert bool(((cells.edge >= 0) & (cells.edge < cells.n_edges)).all())
     pair = cells.client * cells.n_edges + cells.edge
     assert torch.equal(pair, torch.unique(pair))
+
+
+# -- local work: a split whose examples are numbered, cohorts, rows, batches
+
+
+def numbered(sizes: list[int]) -> Split:
+    """A split whose examples are their own positions."""
+    n = sum(sizes)
+    return Split(torch.arange(n)[:, None].double(), torch.zeros(n), torch.tensor([0, *sizes]).cumsum(0))
+
+
+def cohort_of(split: Split, clients: list[int] | None = None, **changes: Any) -> Cohort:
+    index = torch.arange(len(split.sizes)) if clients is None else torch.tensor(clients)
+    effort = torch.ones(len(index), dtype=torch.float64)
+    return replace(Cohort(index, split.sizes[index], effort, len(split.sizes), seed=0, round=0), **changes)
+
+
+def batches_of(split: Split, cohort: Cohort, plan: Plan) -> list[list[list[int]]]:
+    """Every client's batches, as positions in its own examples."""
+    schedule = BatchSchedule(split, cohort, plan)
+    return [
+        [
+            (schedule.index[s, k, : schedule.counts[s, k]] - split.offset[client]).tolist()
+            for s in range(schedule.steps[k])
+        ]
+        for k, client in enumerate(cohort.index.tolist())
+    ]
+
+
+def rows_of(task: Task, n: int) -> Stacks:
+    start = {name: row.repeat(n, 1) for name, row in task.start().items()}
+    return start | {"start": start["model"]}

@@ -170,6 +170,17 @@ def test_nothing_that_is_read_is_ever_executed(path: Path) -> None:
             assert all(_harmless(keyword) for keyword in node.keywords), f"line {node.lineno}"
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=_name)
+def test_nobody_asks_an_executor_for_its_class(path: Path) -> None:
+    """Executors say what others need to know, and none is built on another."""
+    executors = {"Executor", "Looped", "Stacked", "Compiled"}
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Call) and _called(node.func) in ("isinstance", "issubclass", "type"):
+            assert not executors & {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}, node.lineno
+        if isinstance(node, ast.ClassDef):
+            assert not (executors - {"Executor"}) & {_called(base) for base in node.bases}, node.lineno
+
+
 FORBIDDEN = {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.unsafe_load", "os.system"}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -40,15 +39,14 @@ from polycentric import (
 )
 from polycentric.data import Split
 from polycentric.learn import Stacked
-from polycentric.learn.execute import stacked
-from polycentric.learn.gpu.in_place import descend
+from polycentric.learn.execute import captured
 from polycentric.methods.recipes import parameters
 from polycentric.round import opened, receive
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.runs.start import prepare
+from polycentric.simulate.auto import EXECUTORS
 from polycentric.stacks.stack import WHOLE, Layout
-from polycentric.tasks.task import Task
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered
 from polycentric.topology.graphs.networks import Network, graph_of
 from support import Make, every_executor, recorded, small, went_on
@@ -396,16 +394,12 @@ def test_stacked_equals_looped(name: str, blobs: Make) -> None:
 @every_method
 def test_steps_as_on_a_gpu_equal_looped(name: str, blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows in fixed places, moved there, a few widths for all: a graph is the function that it records."""
-    plain = Stacked.__init__
-
-    def as_on_a_gpu(self: Stacked, task: Task, split: Split) -> None:
-        plain(self, task, split)
-        self.client, self.captures = replace(self.client, descent=partial(descend, task)), True
-
     looped = after(build(name), blobs(), executor="looped")
-    monkeypatch.setattr(Stacked, "__init__", as_on_a_gpu)
-    monkeypatch.setattr(stacked, "settled", lambda function: function())
-    monkeypatch.setattr(stacked, "recorded", lambda function, pool: function)
+    monkeypatch.setitem(
+        EXECUTORS, "stacked", lambda task, split: Stacked(task, split, captured.Captured(), in_place=True)
+    )
+    monkeypatch.setattr(captured, "settled", lambda function: function())
+    monkeypatch.setattr(captured, "recorded", lambda function, pool: function)
     assert_close(after(build(name), blobs(), executor="stacked"), looped)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from polycentric.errors import UsageError
 from polycentric.parts.select import Everyone, Poisson, Stragglers, Uniform
 from polycentric.stacks.cohort import Cohort
+from polycentric.stacks.draw import uniform
 
 LAW = settings(max_examples=50)
 
@@ -213,3 +214,9 @@ def test_a_mistake_is_named(build, text):
     with pytest.raises(UsageError) as wrong:
         build()
     assert str(wrong.value) == text
+
+
+def test_a_cohort_of_a_few_is_drawn_as_ever():
+    everyone = clients(8, 3, turn=1)
+    draws = uniform(*everyone.key, "select", everyone.index)
+    assert torch.equal(Uniform(n=3)({}, everyone).index, everyone.index[draws.argsort()[:3].sort().values])

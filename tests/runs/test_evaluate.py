@@ -12,13 +12,13 @@ import torch
 from sklearn.metrics import f1_score
 from torch import nn
 
-from support import Make, small
 from polycentric import Cells, Federation, KeepPrivate, Method, State, Train, Uniform, fedavg, fedprox, nofed, run_round
 from polycentric.data import Split
 from polycentric.runs.evaluate import evaluate
 from polycentric.runs.loop import Run
-from polycentric.runs.start import prepare
 from polycentric.runs.metrics import Scores
+from polycentric.runs.start import prepare
+from support import Make, small
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
 METHODS: dict[str, Callable[[], Method]] = {

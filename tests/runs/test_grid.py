@@ -13,11 +13,11 @@ from polycentric import Simulation, Task
 from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.runs import grid as cells
-from polycentric.runs.grid import digest, finished, grouped, in_its_share, run_cell, run_cells, run_dir
-from polycentric.runs.start import attach_folder, prepared, resumed
-from polycentric.runs.loop import Run
 from polycentric.runs.folder import Folder
+from polycentric.runs.grid import digest, finished, grouped, in_its_share, run_cell, run_cells, run_dir
+from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
+from polycentric.runs.start import attach_folder, prepared, resumed
 
 TINY: dict[str, Any] = {
     "data": "teacher(clients=3,dimension=4,examples=8)", "model": "logistic", "rounds": 3, "checkpoint_every": 1,

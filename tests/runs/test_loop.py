@@ -11,25 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polycentric.runs.observe
 import pytest
 import torch
 from torch import Tensor
 
-from support import recorded, Make, small
+import polycentric.runs.observe
 from polycentric import (
-    Callback,
-    Moment,
-    Settings,
     Adam,
+    Callback,
     Churn,
     Federation,
     KeepPrivate,
     Method,
-    UsageError,
+    Moment,
     Run,
+    Settings,
     State,
     Uniform,
+    UsageError,
     fedavg,
     nofed,
     run,
@@ -37,9 +36,9 @@ from polycentric import (
 )
 from polycentric.methods import METHODS
 from polycentric.report.participation import draw_participation, took_part
-from polycentric.runs.start import environment, prepare
-from support import went_on
 from polycentric.runs.folder import Folder
+from polycentric.runs.start import prepare
+from support import Make, recorded, small, went_on
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
 

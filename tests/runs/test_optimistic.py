@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import polycentric as pc
-from support import Make
 from polycentric import Federation, KeepPrivate, Method, fedavg, fesem, nofed
 from polycentric.runs.evaluate import evaluate, optimistic
 from polycentric.runs.loop import Run
+from support import Make
 
 
 def trained(method: Method, federation: Federation, **how: Any) -> Run:

@@ -12,8 +12,8 @@ import polycentric as pc
 from polycentric.data import Federation, Split
 from polycentric.learn import Gradient
 from polycentric.runs.evaluate import dissimilarity, evaluate
-from polycentric.runs.start import prepare
 from polycentric.runs.personalize import personalize
+from polycentric.runs.start import prepare
 
 EXECUTORS = ["looped", "stacked"]
 

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from fuzz import FUZZ, anything, only_mistakes, words
 from polycentric.data import load
 from polycentric.errors import UsageError
-from polycentric.methods import METHODS, fedmes, hierarchical
-from polycentric.parts.aggregate import Krum, Mean, Median, TrimmedMean
-from polycentric.parts.objective import Prox
-from polycentric.parts.optimizer import SGD, Adam, Average, Momentum
-from polycentric.parts.select import Everyone, Poisson, Uniform
-from polycentric.runs.start import prepare
-from polycentric.runs.settings import Settings, pairs, read_toml
-from polycentric.stacks.stack import WHOLE, KeepPrivate
 from polycentric.methods import fedmes, hierarchical
+from polycentric.runs.settings import Settings, pairs, read_toml
+from polycentric.runs.start import prepare, prepared
 from polycentric.topology.cells.deal import InCells
 from polycentric.topology.cells.map import CellMap
 from polycentric.topology.cells.shapes import Attached, Overlap

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polycentric.stacks.draw import bits, normal, seed_of, seeded, shuffled, some_of, uniform
+from polycentric.stacks.draw import bits, normal, seed_of, seeded, shuffled, smallest, some_of, uniform
 
 LAW = settings(max_examples=50)
 WORD = (1 << 64) - 1
@@ -197,3 +197,21 @@ def test_a_draw_leaves_torchs_own_generator_alone():
     with seeded(torch.device("cpu"), 1):
         torch.rand(1)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("clients", [1, 7, 1000, 40_000, 100_001])
+@pytest.mark.parametrize("n", [1, 6, 900])
+def test_the_smallest_draws_are_those_of_a_full_sort(clients: int, n: int) -> None:
+    who = torch.arange(clients) * 5 + 2
+    for seed in range(3):
+        full = uniform(seed, 1, "select", who).argsort()[:n].sort().values
+        assert torch.equal(smallest(n, seed, 1, "select", who), full)
+
+
+def test_the_smallest_draws_are_found_where_the_bound_was_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    def high(*key):
+        return 0.9 + uniform(*key) / 10
+
+    monkeypatch.setattr("polycentric.stacks.draw.uniform", high)
+    who = torch.arange(50_000)
+    assert torch.equal(smallest(20, 3, "select", who), high(3, "select", who).argsort()[:20].sort().values)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..learn.execute.compiled import watchers
+from ..learn.execute.compiled import on_compile
 from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
 
@@ -78,11 +78,11 @@ def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[tuple[Cal
     )
     with Progress(*columns, console=err, transient=True) as bar:
         shown = Bar(bar, title, rounds)
-        watchers.append(shown.on_compile)
+        on_compile.append(shown.on_compile)
         try:
             yield (shown,)
         finally:
-            watchers.remove(shown.on_compile)
+            on_compile.remove(shown.on_compile)
 
 
 @contextmanager

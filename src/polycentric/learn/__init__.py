@@ -6,8 +6,9 @@ A *learner* is a scan over a client's batches, written for one client:
     rows  = end(carry)
 
 An *executor* runs a learner at every client of a block. `Looped` takes one client after another in plain
-PyTorch: the readable reference. `Stacked` takes all at once with `torch.func.vmap`, and `Compiled` makes programs of
-its steps. Same batches, same mathematics; results agree to rounding.
+PyTorch: the readable reference. `Stacked` takes all at once with `torch.func.vmap`, and is given a *scan*: how the
+steps of a block are taken, launched one by one or captured as CUDA graphs. `Compiled` gives it one that makes programs
+of them. Same batches, same mathematics; results agree to rounding.
 """
 
 from .batches import BatchSchedule, Plan

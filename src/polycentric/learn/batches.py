@@ -14,11 +14,13 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..data import Split
 from ..errors import require
 from ..stacks.cohort import Cohort
 from ..stacks.draw import begins, bits
+from ..tasks.task import Batch, Task
 
 PADDING = {"cpu": 1 << 16, "cuda": 1 << 20}  # places drawn for nothing before clients are told apart by size
 
@@ -46,6 +48,12 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
 
 
+def batch_at(task: Task, split: Split, index: Tensor, weight: Tensor) -> Batch:
+    """The examples at some positions in a split, as a task wants them."""
+    x, y = task.inputs(rows_at(split.x, index)), task.targets(rows_at(split.y, index))
+    return Batch(x, y, weight.to(task.dtype))
+
+
 class BatchSchedule:
     """Every batch of every client of a block, as positions in the split's tensors, made where those are.
 
@@ -56,6 +64,7 @@ class BatchSchedule:
         require(bool(((cohort.sizes > 0) | (plan.steps == 0)).all()), "a client without examples cannot take a step")
         device, sizes, steps = split.x.device, cohort.sizes, plan.steps
         per_epoch = _per_epoch(cohort, plan.batch).clamp(min=1)  # a client without examples takes no step
+        self.batch = plan.batch
         self.steps: list[int] = steps.tolist()
         self.n_steps = max(self.steps, default=0)
         width = int(sizes.max()) if plan.batch is None else min(plan.batch, int(sizes.max()))
@@ -78,6 +87,13 @@ class BatchSchedule:
         self.index = index.mul_(real).add_(own[:, None])  # padding is the client's own: 0 * inf of another's is nan
         self.weight = real / counts.clamp(min=1).double()[:, :, None]  # both (steps, clients, width)
         self._counts = counts
+
+    def widen(self, width: int) -> None:
+        """At least so many places in every batch: new ones have weight 0, and an example of the client's own."""
+        more = width - self.index.shape[-1]
+        if more > 0 and self.index.shape[-1]:
+            self.index = torch.cat([self.index, self.index[..., :1].expand(*self.index.shape[:-1], more)], -1)
+            self.weight = pad(self.weight, (0, more))
 
     @cached_property
     def counts(self) -> Tensor:

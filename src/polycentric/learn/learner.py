@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from .batches import Plan
 
 Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
 Gradient = Callable[[Objective, Stacks], Stacks]
+BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once
 
 
 class UpdateSpec(NamedTuple):
@@ -102,11 +103,26 @@ class Learner(ABC):
         """The rows this learner has changed, (block, width)."""
 
 
-class Executor(Protocol):
-    """Runs learners, and predicts, at every client of a block."""
+class Executor(ABC):
+    """Runs learners, and predicts, at every client of a block; and says what a block should be for it."""
 
+    task: Task
+    piece: int = 1  # clients it takes at a time: a block had better be a multiple of it
+
+    @property
+    def block_bytes(self) -> int:
+        """Of parameters that a block should have: what stays in a core's cache, or is enough for a GPU."""
+        return BLOCK_BYTES.get(self.task.device.type, BLOCK_BYTES["cpu"])
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        """Programs compiled so far, and the seconds it took."""
+        return 0, 0.0
+
+    @abstractmethod
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """The rows that the learner changed, (block, width)."""
 
+    @abstractmethod
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples (block, batch, *shape): (block, batch, outputs)."""

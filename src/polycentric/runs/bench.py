@@ -28,7 +28,8 @@ from ..learn import BatchSchedule, Train
 from ..learn.batches import rows_at
 from ..methods import fedavg
 from ..round import run_round
-from ..simulate.clients import EXECUTORS, Simulation, chosen
+from ..simulate.auto import EXECUTORS, chosen
+from ..simulate.clients import Simulation
 from ..tasks.task import Task
 from .machine import use_precision
 

@@ -30,7 +30,8 @@ from ..methods import METHODS
 from ..methods.recipes import build_method, words_of
 from ..models import default
 from ..parts.attack import Attack
-from ..simulate.clients import Simulation, compiling_pays, shared_block
+from ..simulate.auto import compiling_pays, shared_block
+from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, check
 from ..simulate.ranks import ALONE, Ranks, own_device
 from ..stacks.draw import seed_of

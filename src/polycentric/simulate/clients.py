@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import shutil
-import threading
-import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import Federation, Split
 from ..errors import UsageError, require, unknown
-from ..learn import Compiled, Executor, Looped, Stacked
+from ..learn import Executor
 from ..method import Exchange, State
-from ..models.text import LSTM
 from ..parts.attack import Attack
 from ..round import Answer, receive, visit
 from ..stacks.cohort import Cohort
 from ..stacks.draw import uniform
 from ..stacks.stack import Stacks, aligned, take
-from ..tasks.task import Task, draws, runs_stacked
+from ..tasks.task import Task
+from . import auto
+from .auto import EXECUTORS, ExecutorName
 from .ranks import ALONE, Ranks
-
-ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
-EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
-
-ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, LSTM)  # layers that a processor does not do faster in a stack
-BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once: what stays in a core's cache
-COMPILED_BYTES = 12 << 20  # the same for programs, which take a few of a block's clients at a time
+from .workers import Workers, check_workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +33,8 @@ class Simulation:
         federation: everybody's data.
         task: what is learned.
         seed: of all draws.
-        executor: "looped", "stacked", "compiled", or "auto" to choose by model and device (see `chosen`).
-        block: clients learned at once; None: as many as fit the cache.
+        executor: "looped", "stacked", "compiled", or "auto" to choose by model and device (see `auto`).
+        block: clients learned at once; None: as many as fit the cache (see `auto`).
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
         attack: what a share of the clients does to the others; None: all are honest.
@@ -72,18 +59,15 @@ class Simulation:
         require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}")
         if self.executor not in ("auto", *EXECUTORS):
             raise unknown("executor", self.executor, ("auto", *EXECUTORS))
-        name = chosen(self.task, self.federation) if self.executor == "auto" else self.executor
-        if self.executor in ("stacked", "compiled") and not stackable(self.task, self.federation):
+        name = auto.chosen(self.task, self.federation) if self.executor == "auto" else self.executor
+        if self.executor in ("stacked", "compiled") and not auto.stackable(self.task, self.federation):
             raise UsageError(
                 f"{type(self.task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
                 "or uses an operation without a batched form; use --executor looped"
             )
         object.__setattr__(self, "executor", name)
-        self._check_workers()
-        object.__setattr__(self, "run", self._executor(self.task))
-
-    def _executor(self, task: Task) -> Executor:
-        return EXECUTORS[self.executor](task, self._train)
+        check_workers(self.workers, self.task, self.federation.train.x[:2])
+        object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
 
     @cached_property
     def _train(self) -> Split:
@@ -93,37 +77,16 @@ class Simulation:
             train if self.attack is None else self.attack.poisoned(train, self.attackers, len(self.federation.classes))
         )
 
-    def _check_workers(self) -> None:
-        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
-        if self.workers == 1:
-            return
-        require(
-            self.task.device.type == "cpu",
-            f"workers are for the processor, and the device is {self.task.device}: leave them out, or use --device cpu",
-        )
-        require(
-            not draws(self.task, self.federation.train.x[:2]),
-            f"{type(self.task.module).__name__} draws random numbers by itself (dropout), from one generator that "
-            "several workers would take from in any order: use --workers 1",
-        )
-
     @cached_property
     def block_size(self) -> int:
         """Clients learned at once."""
-        if self.block is not None:
-            return self.block
-        row = self.task.width * torch.empty((), dtype=self.task.dtype).element_size()
-        compiled = isinstance(self.run, Compiled)
-        bytes = COMPILED_BYTES if compiled else BLOCK_BYTES.get(self.task.device.type, 8 << 20)
-        fits = max(1, min(1024, bytes // max(row, 1)))
-        whole = self.run.pieces[0] if isinstance(self.run, Compiled) else 1  # no piece is left over
-        return max(whole, fits // whole * whole)
+        return auto.block_size(self.run) if self.block is None else self.block
 
     @property
     def compiled(self) -> tuple[int, float]:
         """Programs that were compiled so far, and the seconds it took."""
-        ran = [run for run in (self.run, *self._others) if isinstance(run, Compiled)]
-        return sum(len(run.programs) for run in ran), sum(run.compile_seconds for run in ran)
+        programs, seconds = zip(*(run.compiled for run in (self.run, *self._workers.runs)), strict=True)
+        return sum(programs), sum(seconds)
 
     @cached_property
     def held_out_mask(self) -> Tensor:
@@ -163,19 +126,16 @@ class Simulation:
         """
         work = cohort.sizes * cohort.effort
         blocks = list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size))
-        yield from self.ranks.answers(blocks, lambda mine: self._learned(exchange, state, mine))
+        yield from self.ranks.answers(blocks, lambda mine: self._learned(partial(self._answer, exchange, state), mine))
 
-    def _learned(self, exchange: Exchange, state: State, blocks: Sequence[Cohort]) -> Iterator[Answer]:
-        if self.workers == 1:
-            yield from (self._answer(exchange, state, block, self.run) for block in blocks)
-            return
-        waiting: deque[Future[Answer]] = deque()
-        for block in blocks:  # a few ahead: an answer may be as large as all its block's models
-            waiting.append(self._threads.submit(self._at_hand, exchange, state, block))
-            if len(waiting) > self.workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    def _learned(self, answer: Callable[[Cohort, Executor], Answer], blocks: Sequence[Cohort]) -> Iterator[Answer]:
+        if self.workers > 1:
+            return self._workers.each(answer, blocks)
+        return (answer(block, self.run) for block in blocks)
+
+    @cached_property
+    def _workers(self) -> Workers:
+        return Workers(self.workers, EXECUTORS[self.executor], self.task, self._train)
 
     def _answer(self, exchange: Exchange, state: State, block: Cohort, run: Executor) -> Answer:
         received = receive(exchange, state, block)
@@ -187,27 +147,6 @@ class Simulation:
             return Answer(block, aligned(sent), aligned(kept))
         return Answer(block[good], take(sent, good), take(kept, good))
 
-    def _at_hand(self, exchange: Exchange, state: State, block: Cohort) -> Answer:
-        """With this thread's executor: a module is no function, its parameters are put in while it is called."""
-        if not hasattr(self._mine, "run"):
-            torch.set_num_threads(1)
-            self._mine.run = self._executor(replace(self.task, module=copy.deepcopy(self.task.module)))
-            self._others.append(self._mine.run)
-        return self._answer(exchange, state, block, self._mine.run)
-
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.workers, thread_name_prefix="polycentric")
-
-    @cached_property
-    def _others(self) -> list[Executor]:
-        """The threads' executors."""
-        return []
-
-    @cached_property
-    def _mine(self) -> threading.local:
-        return threading.local()
-
 
 def finite(stacks: Stacks, n: int) -> Tensor:
     """Which rows are finite in every stack, (n,), on the host."""
@@ -218,85 +157,3 @@ def finite(stacks: Stacks, n: int) -> Tensor:
         for rows in stacks.values():
             good &= rows.flatten(1).isfinite().all(1).cpu()
     return good
-
-
-def stackable(task: Task, federation: Federation) -> bool:
-    """Whether vmap can take the model."""
-    return runs_stacked(task, federation.train.x[:1], federation.train.y[:1])
-
-
-def chosen(task: Task, federation: Federation) -> str:
-    """The executor for a model and a device.
-
-    On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one model after
-    another, and so is a stack of recurrences (`polycentric bench`); everything else, and everything on a GPU, is
-    faster stacked. The choice depends on nothing that varies from run to run, since results agree between executors
-    only to rounding. A run that is long enough has its stacked steps compiled: see `compiling_pays`.
-    """
-    if task.device.type == "cpu" and any(isinstance(m, ONE_BY_ONE) for m in task.module.modules()):
-        return "looped"
-    if not stackable(task, federation):
-        warnings.warn(
-            f"{type(task.module).__name__} cannot be stacked with vmap; its clients are learned one after another",
-            stacklevel=2,
-        )
-        return "looped"
-    return "stacked"
-
-
-DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
-STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
-PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
-WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
-
-
-def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: State, rounds: int) -> bool:
-    """Whether a run is long enough for `compiled` to save more than compiling costs.
-
-        rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
-
-    counted in the first round. A function of method, data, seed and rounds, and of whether there is a compiler; no
-    stopwatch. Only for minibatches and dense layers on a processor:
-    a convolution is looped there, and a recurrence is a long program.
-    """
-    leaves = [part for part in clients.task.module.modules() if not list(part.children())]
-    if (
-        clients.executor != "stacked"
-        or clients.task.device.type != "cpu"
-        or not all(isinstance(part, DENSE) for part in leaves)
-        or shutil.which(os.environ.get("CXX", "g++")) is None
-    ):
-        return False
-    steps, products = 0, 0.0
-    for exchange, cohort in zip(exchanges, cohorts(clients, exchanges, state), strict=True):
-        cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
-        for learner in exchange.chain if len(cohort) else ():
-            plan = learner.plan(cohort)
-            if plan.batch is None:  # a program for every largest client of a block: compiling would not end
-                return False
-            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, clients.block_size))
-            examples = cohort.sizes.clamp(max=plan.batch)
-            products += float((plan.steps * examples).sum()) * clients.task.width
-    return rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
-
-
-def cohorts(clients: Simulation, exchanges: tuple[Exchange, ...], state: State) -> list[Cohort]:
-    """Who would be asked in each exchange of a round."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said when the round is run
-        return [exchange.select(state.memory, clients.everyone(state.round)) for exchange in exchanges]
-
-
-BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
-
-
-def shared_block(clients: Simulation, exchanges: tuple[Exchange, ...], state: State) -> int:
-    """Clients learned at once where ranks share them: few enough that every rank has its share.
-
-    On a processor every rank gets four blocks, so that the largest clients, who stand in the first, do not keep all but
-    one waiting; on a GPU one, since a step takes about as long for many clients as for few.
-    """
-    largest = max(map(len, cohorts(clients, exchanges, state)), default=1)
-    fits = -(-largest // (clients.ranks.size * BLOCKS.get(clients.task.device.type, 1)))
-    whole = clients.run.pieces[0] if isinstance(clients.run, Compiled) else 1  # no piece is left over
-    return max(1, min(clients.block_size, -(-fits // whole) * whole))

@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,9 +14,9 @@ import torch
 
 from polycentric import Federation, Prox, Stacked, Task, Train
 from polycentric.learn.batches import Plan
-from polycentric.learn.execute import stacked
-from polycentric.learn.execute.stacked import RUNS, Captured, bucket_size, empty_aligned
-from polycentric.learn.gpu.in_place import descend
+from polycentric.learn.execute import captured as module
+from polycentric.learn.execute.captured import RUNS, Captured, Graphs, bucket_size
+from polycentric.learn.execute.stacked import launch
 from polycentric.models import mlp
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import Stacks
@@ -26,16 +25,22 @@ Make = Callable[..., Federation]
 SIZES = (100, 37, 37, 5)
 
 
-def on(device: str, blobs: Make, **changes: Any) -> tuple[Stacked, Stacked, Train, Stacks, Cohort]:
+def on(
+    device: str, blobs: Make, in_place: bool | None = None, **changes: Any
+) -> tuple[Stacked, Stacked, Train, Stacks, Cohort]:
     """Two executors of the same work, one that captures and one that does not."""
     federation = blobs(SIZES, dtype=torch.float32).to(device)
     task = Task.of(federation, lambda shape, n: mlp(shape, n, (5,)), device=device)
     n = len(SIZES)
     rows = {name: row.repeat(n, 1) + torch.arange(n, device=device)[:, None] / 8 for name, row in task.start().items()}
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
-    captured, launched = Stacked(task, federation.train), Stacked(task, federation.train)
-    captured.captures, launched.captures = True, False
+    captured, launched = (Stacked(task, federation.train, scan, in_place) for scan in (Captured(), launch))
     return captured, launched, Train(**{"lr": 0.05, "batch": 4} | changes), rows | {"start": rows["model"]}, cohort
+
+
+def graphs_of(run: Stacked) -> list[Graphs]:
+    assert isinstance(run.scan, Captured)
+    return list(run.scan.graphs.values())
 
 
 @pytest.fixture
@@ -44,12 +49,12 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
 
     def recorded(function: Any, pool: object) -> Callable[[], object]:
-        steps = function.args[0]  # of Captured._steps
+        steps = function.args[0]  # of Graphs._steps
         done.append(f"record {steps}")
         return lambda: done.append(f"replay {steps}") or function()
 
-    monkeypatch.setattr(stacked, "settled", lambda function: function())
-    monkeypatch.setattr(stacked, "recorded", recorded)
+    monkeypatch.setattr(module, "settled", lambda function: function())
+    monkeypatch.setattr(module, "recorded", recorded)
     return done
 
 
@@ -57,27 +62,16 @@ CHANGES: list[dict[str, Any]] = [{}, {"momentum": 0.9, "terms": (Prox(0.5),)}, {
 CHANGES.append({"terms": (Prox(0.5, implicit=True),)})  # puts another row in the place of the one that moved
 
 
-@pytest.mark.parametrize("overwrites", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
-def test_captured_is_launched(changes: dict[str, Any], overwrites: bool, blobs: Make, replays: list[str]) -> None:
-    captured, launched, train, rows, cohort = on("cpu", blobs, **changes)
-    for run in (captured, launched) if overwrites else ():
-        run.client = replace(run.client, descent=partial(descend, run.task))  # as on a GPU
+def test_captured_is_launched(changes: dict[str, Any], in_place: bool, blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs, in_place, **changes)
     given = {name: row.clone() for name, row in rows.items()}
     for _ in range(3):
         a, b = captured(train, rows, cohort), launched(train, rows, cohort)
         assert all(torch.equal(a[name], b[name]) for name in b)
     assert all(torch.equal(rows[name], given[name]) for name in rows)
     assert any(word.startswith("replay") for word in replays)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 16, 17, 100])
-def test_rows_have_room_to_begin_with_a_line(width: int, dtype: torch.dtype) -> None:
-    room = empty_aligned(torch.empty(1, width, dtype=dtype).expand(3, -1))
-    assert room.shape == (3, width) and room.dtype == dtype and room.stride(1) == 1
-    assert room.stride(0) * room.element_size() % 64 == 0 and width <= room.stride(0) < width + 16
-    assert empty_aligned(torch.empty(3, dtype=dtype)).shape == (3,)
 
 
 def test_a_stretch_takes_few_replays_and_graphs_are_recorded_once(blobs: Make, replays: list[str]) -> None:
@@ -97,10 +91,10 @@ def test_an_executor_takes_its_graphs_with_it(blobs: Make, replays: list[str], m
         function()  # a graph remembers kernels, and not who asked for them
         return lambda: None
 
-    monkeypatch.setattr(stacked, "recorded", recorded)
+    monkeypatch.setattr(module, "recorded", recorded)
     captured, _, train, rows, cohort = on("cpu", blobs)
     captured(train, rows, cohort)
-    gone = [weakref.ref(it) for it in (captured, *captured.graphs.values())]
+    gone = [weakref.ref(it) for it in (captured, *graphs_of(captured))]
     gc.collect()
     gc.disable()
     try:
@@ -112,7 +106,7 @@ def test_an_executor_takes_its_graphs_with_it(blobs: Make, replays: list[str], m
 
 def test_a_short_stretch_that_comes_often_is_captured(blobs: Make, replays: list[str]) -> None:
     captured, launched, train, rows, cohort = on("cpu", blobs, steps=3)
-    for _ in range(stacked.OFTEN // 3):
+    for _ in range(module.OFTEN // 3):
         captured(train, rows, cohort)
     assert not replays
     a, b = captured(train, rows, cohort), launched(train, rows, cohort)
@@ -126,11 +120,11 @@ def test_the_newest_has_room_and_the_oldest_makes_it(
     captured, launched, train, rows, cohort = on("cpu", blobs)
     learners = [replace(train, lr=lr) for lr in (0.1, 0.2, 0.3)]
     captured(learners[0], rows, cohort)
-    monkeypatch.setattr(stacked, "COPIES", next(iter(captured.graphs.values())).bytes)
+    monkeypatch.setattr(module, "COPIES", graphs_of(captured)[0].bytes)
     for learner in (*learners, learners[0]):
         a, b = captured(learner, rows, cohort), launched(learner, rows, cohort)
         assert all(torch.equal(a[name], b[name]) for name in b)
-    assert [key[0] for key in captured.graphs] == [learners[2], learners[0]]  # type: ignore[index]
+    assert [key[0] for key in captured.scan.graphs] == [learners[2], learners[0]]  # type: ignore[attr-defined]
 
 
 def test_more_clients_take_more_places_and_fewer_take_the_first(blobs: Make, replays: list[str]) -> None:
@@ -139,7 +133,7 @@ def test_more_clients_take_more_places_and_fewer_take_the_first(blobs: Make, rep
         mine, few = {name: row[some] for name, row in rows.items()}, cohort[torch.tensor(some)]
         a, b = captured(train, mine, few), launched(train, mine, few)
         assert all(torch.equal(a[name], b[name]) for name in b)
-    (graphs,) = captured.graphs.values()
+    (graphs,) = graphs_of(captured)
     assert graphs.room == len(SIZES)
 
 
@@ -149,18 +143,17 @@ def test_clients_of_many_sizes_need_few_graphs(blobs: Make, replays: list[str]) 
     n = federation.n_clients
     rows = {name: row.repeat(n, 1) for name, row in task.start().items()}
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
-    captured, launched = Stacked(task, federation.train), Stacked(task, federation.train)
-    captured.captures = True
+    captured, launched = (Stacked(task, federation.train, scan) for scan in (Captured(), launch))
     train = Train(lr=0.05, batch=1, epochs=2)
     for _ in range(20):
         a = captured(train, rows, cohort)
     torch.testing.assert_close(a, launched(train, rows, cohort))
-    (graphs,) = captured.graphs.values()
+    (graphs,) = graphs_of(captured)
     widths = {min(bucket_size(active), n) for active in range(1, n + 1)}
     assert set(graphs.replays) == widths and len(widths) == 12
 
 
-def test_a_rung_is_near() -> None:
+def test_a_bucket_is_not_much_too_large() -> None:
     for n in range(1, 1000):
         assert n <= bucket_size(n) <= 1.5 * n and bucket_size(bucket_size(n)) == bucket_size(n) <= bucket_size(n + 1)
 
@@ -196,7 +189,7 @@ def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> N
     index = torch.randint(0, 5, (n, 2, 4), generator=draw)
     weight = torch.randint(0, 5, (n, 2, 4), generator=draw).double()
     rows, carry = {"row": torch.ones(2).double()}, {"sum": torch.zeros(2).double()}
-    graph = Captured(carry, rows, index[0], weight[0], None)
+    graph = Graphs(carry, rows, index[0], weight[0], None)
     expected = carry
     for i, w in zip(index, weight, strict=True):
         expected = step(expected, rows, i, w)
@@ -218,9 +211,9 @@ def test_on_a_gpu_captured_is_launched(blobs: Make) -> None:
     never = Stacked(captured.task, captured.split)
     for _ in range(3):
         a = captured(train, rows, cohort)
-        with mock.patch.multiple(stacked, LONG=1 << 60, OFTEN=1 << 60):
+        with mock.patch.multiple(module, LONG=1 << 60, OFTEN=1 << 60):
             b = never(train, rows, cohort)
         assert all(torch.equal(a[name], b[name]) for name in b)
         torch.testing.assert_close(a, launched(train, rows, cohort))
-    (graphs,), (none,) = captured.graphs.values(), never.graphs.values()
+    (graphs,), (none,) = graphs_of(captured), graphs_of(never)
     assert {wide: sorted(runs) for wide, runs in graphs.replays.items()} == {3: [8], 1: [1, 2, 8]} and not none.replays

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from polycentric import Federation, KeepPrivate, fedavg, fedprox
 from polycentric.learn import Compiled
-from polycentric.learn.execute.fuse_update import peeled
+from polycentric.learn.execute.fuse_update import fused_updates
 from polycentric.round import run_round
 from polycentric.runs.start import prepare
 
@@ -30,12 +30,12 @@ def both(method: Any, federation: Federation, **how: Any) -> tuple[list[Tensor],
             state, _ = run_round(prepared.method, state, prepared.clients)
         models.append(state.centers["model"])
         runs.append(prepared.clients.run)
-    assert isinstance(runs[0], Compiled) and runs[0].works
+    assert isinstance(runs[0], Compiled) and runs[0].programs.works
     return models, runs[0]
 
 
 @pytest.mark.parametrize(
-    ("method", "peels"),
+    ("method", "fuses"),
     [
         (fedavg(lr=0.1, batch=5, epochs=3, decay=0.5), True),
         (fedprox(lr=0.1, batch=5, mu=0.3), True),
@@ -44,29 +44,29 @@ def both(method: Any, federation: Federation, **how: Any) -> tuple[list[Tensor],
     ],
     ids=["several steps", "a penalty", "two names", "momentum"],
 )
-def test_a_step_with_its_update_peeled_off_is_the_step(
-    method: Any, peels: bool, blobs: Make, monkeypatch: pytest.MonkeyPatch
+def test_a_step_with_its_update_left_over_is_the_step(
+    method: Any, fuses: bool, blobs: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polycentric.learn.execute.compiled.WIDE", 0)
     models, run = both(method, blobs(sizes=(10, 10)))
-    assert set(run.peels.values()) == {peels}
+    assert set(run.programs.fuses.values()) == {fuses}
     torch.testing.assert_close(*models, rtol=1e-10, atol=1e-12)
 
 
 def test_narrow_rows_keep_several_steps_in_a_program(blobs: Make) -> None:
     _, run = both(fedavg(lr=0.1, batch=5), blobs(sizes=(9, 12)), model="logistic")
-    assert set(run.peels.values()) == {False}
+    assert set(run.programs.fuses.values()) == {False}
 
 
 def after_step(step: Callable[..., Tensor], *others: Tensor, width: int = 12) -> tuple[Tensor, Tensor, int]:
-    """A row after a step, as written and as peeled; and how many updates were peeled off."""
+    """A row after a step, as written and as fused; and how many updates were left over."""
     row = torch.randn(N, width, dtype=torch.float64)
 
     def written(row: Tensor, *others: Tensor) -> None:
         row.copy_(step(row, *others))
 
     traced = make_fx(written)(row.clone(), *others)
-    updates = peeled(traced)
+    updates = fused_updates(traced)
     traced.recompile()
     plain, mine = row.clone(), row.clone()
     written(plain, *others)

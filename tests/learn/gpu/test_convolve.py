@@ -1,4 +1,4 @@
-"""Convolutions of a stack of clients: torch's function, its gradients of any order, and no more work than is asked for."""
+"""Convolutions of a stack of clients: torch's function, its gradients of any order, and no more work than asked for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.func import functional_call, grad, vmap
 from polycentric.learn.gpu import convolve as module
 from polycentric.learn.gpu.convolve import ConvShape, Frame, Tile, convolve
 from polycentric.learn.gpu.convolve import _Convolution as Convolution
-from polycentric.learn.gpu.convolve import _SlopeInW as SlopeInW
-from polycentric.learn.gpu.convolve import _SlopeInX as SlopeInX
+from polycentric.learn.gpu.convolve import _GradientInW as GradientInW
+from polycentric.learn.gpu.convolve import _GradientInX as GradientInX
 from polycentric.learn.gpu.launch import has_triton
 from polycentric.learn.gpu.overrides import Overrides, use_gpu_kernels
 from support import interpreted_kernels
@@ -88,8 +88,8 @@ def test_a_stack_is_convolved_as_its_clients_are(shape: Any) -> None:
     case = Case(shape, torch.float64)
     y, in_x, in_w, _ = case.by_torch()
     assert close(Convolution.apply(case.x, case.w, case.b, case.how), y)
-    assert close(SlopeInX.apply(case.g, case.w, case.how), in_x)
-    assert close(SlopeInW.apply(case.x, case.g, case.how), in_w)
+    assert close(GradientInX.apply(case.g, case.w, case.how), in_x)
+    assert close(GradientInW.apply(case.x, case.g, case.how), in_w)
 
 
 def test_on_a_cpu_it_is_torchs_own() -> None:
@@ -104,7 +104,7 @@ def test_on_a_cpu_it_is_torchs_own() -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
-def test_slopes_of_first_and_second_order(shape: Any) -> None:
+def test_gradients_of_first_and_second_order(shape: Any) -> None:
     case = Case(shape, torch.float64)
     x, w, b = (t.detach().requires_grad_() for t in (case.x[:1, :1, :, :4, :5], case.w[:1, :3], case.b[:1, :3]))
     how = ConvShape((x.shape[3], x.shape[4]), case.how.kernel, case.how.stride, (2, 2))
@@ -163,8 +163,8 @@ def laws(case: Case) -> None:
     in_y = (y(case.x, case.w).double() * case.g).sum()
     scale = float(y(case.x, case.w).norm() * case.g.norm())
     for a, b in (
-        (case.x, SlopeInX.apply(case.g, case.w, case.how)),
-        (case.w, SlopeInW.apply(case.x, case.g, case.how)),
+        (case.x, GradientInX.apply(case.g, case.w, case.how)),
+        (case.w, GradientInW.apply(case.x, case.g, case.how)),
     ):
         assert abs(float((a.double() * b).sum() - in_y)) <= 1e-6 * scale
 
@@ -205,10 +205,10 @@ def gradients(net: Net, clients: int = 3, device: str = "cpu") -> tuple[Any, Any
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_a_users_convolutions_are_ours_and_images_get_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_convolutions_are_ours_and_images_get_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     net, called = Net().double(), []
     plain = gradients(net)
-    for name in ("_product", "_slope_in_x", "_slope_in_w"):
+    for name in ("_product", "_gradient_in_x", "_gradient_in_w"):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, n=name, f=real: called.append(n) or f(*a))
     with Overrides():
@@ -220,7 +220,7 @@ def test_a_users_convolutions_are_ours_and_images_get_no_slope(monkeypatch: pyte
         vmap(grad(lambda w, x: functional_call(net, {"first.weight": w}, (x,)).sum(), argnums=0))(
             torch.ones(3, 3, 1, 3, 3).double(), torch.ones(3, 2, 1, 7, 7).double()
         )
-    assert called == ["_product", "_product", "_slope_in_x", "_slope_in_w"]  # one gradient in x: the second layer's
+    assert called == ["_product", "_product", "_gradient_in_x", "_gradient_in_w"]  # one in x: the second layer's
 
 
 @pytest.mark.usefixtures("anywhere")
@@ -264,9 +264,9 @@ def test_the_kernels_convolve(shape: Any) -> None:
     case = Case(shape)
     y, in_x, in_w, _ = case.by_torch()
     assert close(module.product(case.x, case.w, case.b, case.how), y)
-    assert close(module.slope_in_x(case.g, case.w, case.how), in_x)
-    assert close(module.slope_in_w(case.x, case.g, case.how), in_w)
-    assert close(module.slope_in_w(case.x, case.g, case.how, Tile(16, 32, 16), parts=2), in_w)
+    assert close(module.gradient_in_x(case.g, case.w, case.how), in_x)
+    assert close(module.gradient_in_w(case.x, case.g, case.how), in_w)
+    assert close(module.gradient_in_w(case.x, case.g, case.how, Tile(16, 32, 16), parts=2), in_w)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -278,8 +278,8 @@ def test_what_lies_outside_is_read_by_nobody() -> None:
     y, in_x, in_w, _ = case.by_torch()
     others = [0, 2]
     assert close(module.product(case.x, case.w, case.b, case.how)[others], y[others])
-    assert close(module.slope_in_x(case.g, case.w, case.how)[others], in_x[others])
-    assert close(module.slope_in_w(case.x, case.g, case.how)[others], in_w[others])
+    assert close(module.gradient_in_x(case.g, case.w, case.how)[others], in_x[others])
+    assert close(module.gradient_in_w(case.x, case.g, case.how)[others], in_w[others])
     case = Case((2, 1, 2, 3, 4, 4, (3, 3), (1, 1), (1, 1)))
     case.x[:, :, :, 3, 3] = torch.nan
     case.w[:, 1] = torch.inf
@@ -318,8 +318,8 @@ def test_a_border_wider_than_the_kernel() -> None:
     case = Case(WIDE)
     y, in_x, in_w, _ = case.by_torch()
     assert close(Convolution.apply(case.x, case.w, case.b, case.how), y)
-    assert close(SlopeInX.apply(case.g, case.w, case.how), in_x)
-    assert close(SlopeInW.apply(case.x, case.g, case.how), in_w)
+    assert close(GradientInX.apply(case.g, case.w, case.how), in_x)
+    assert close(GradientInW.apply(case.x, case.g, case.how), in_w)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -334,7 +334,8 @@ def test_what_all_clients_share_is_not_copied() -> None:
     y = module.product(x, w, b, case.how)
     assert torch.equal(y[0], y[1])
     assert torch.equal(y, module.product(x.contiguous(), w.contiguous(), b.contiguous(), case.how))
-    assert torch.equal(module.slope_in_w(x, case.g, case.how), module.slope_in_w(x.contiguous(), case.g, case.how))
+    both = (module.gradient_in_w(seen, case.g, case.how) for seen in (x, x.contiguous()))
+    assert torch.equal(*both)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -351,8 +352,8 @@ def test_a_stack_of_models_through_the_kernels() -> None:
 def test_no_images_no_work() -> None:
     case = Case(SHAPES[2])
     assert module.product(case.x[:, :0], case.w, case.b, case.how).shape == (2, 0, 6, *case.how.result)
-    assert module.slope_in_x(case.g[:, :0], case.w, case.how).shape == (2, 0, 3, *case.how.image)
-    assert not module.slope_in_w(case.x[:, :0], case.g[:, :0], case.how).any()
+    assert module.gradient_in_x(case.g[:, :0], case.w, case.how).shape == (2, 0, 3, *case.how.image)
+    assert not module.gradient_in_w(case.x[:, :0], case.g[:, :0], case.how).any()
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------
@@ -371,10 +372,10 @@ def test_on_a_gpu_the_kernels_convolve(gpu: str, shape: Any) -> None:
     case = Case(shape, device=gpu)
     exact = [t.float() for t in Case(shape, torch.float64).by_torch()]  # on the CPU: cuDNN has roundings of its own
     assert close(Convolution.apply(case.x, case.w, case.b, case.how).cpu(), exact[0])
-    assert close(SlopeInX.apply(case.g, case.w, case.how).cpu(), exact[1])
-    assert close(SlopeInW.apply(case.x, case.g, case.how).cpu(), exact[2])
+    assert close(GradientInX.apply(case.g, case.w, case.how).cpu(), exact[1])
+    assert close(GradientInW.apply(case.x, case.g, case.how).cpu(), exact[2])
     for parts in (1, 2):
-        assert close(module.slope_in_w(case.x, case.g, case.how, parts=parts).cpu(), exact[2])
+        assert close(module.gradient_in_w(case.x, case.g, case.how, parts=parts).cpu(), exact[2])
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -390,8 +391,8 @@ def test_on_a_gpu_factors_are_rounded_only_if_torch_may(gpu: str, monkeypatch: p
     def far() -> list[float]:
         ours = (
             Convolution.apply(case.x, case.w, case.b, case.how),
-            SlopeInX.apply(case.g, case.w, case.how),
-            SlopeInW.apply(case.x, case.g, case.how),
+            GradientInX.apply(case.g, case.w, case.how),
+            GradientInW.apply(case.x, case.g, case.how),
         )
         return [float((a.cpu() - b).abs().max() / b.abs().max()) for a, b in zip(ours, exact, strict=False)]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from polycentric import Federation, KeepPrivate, Prox, Stacked, Task, Train
 from polycentric.learn import Looped
+from polycentric.learn.batches import batch_at
+from polycentric.learn.execute.stacked import launch
 from polycentric.learn.gpu import in_place
-from polycentric.learn.gpu.in_place import Move, by_kernel, by_torch, descend
+from polycentric.learn.gpu.in_place import Move, by_kernel, by_torch
 from polycentric.learn.learner import UpdateSpec, stepped
 from polycentric.models import mlp
 from polycentric.parts.optimizer import SGD, Adam, Momentum, Rule
@@ -39,12 +39,6 @@ WAYS: list[dict[str, Any]] = [
     {"terms": (Prox(0.5, implicit=True),)},
     {"optimizer": "adam", "weight_decay": 0.1, "terms": (Prox(0.5),)},
 ]
-
-
-def in_its_place(run: Stacked) -> Stacked:
-    """As on a GPU."""
-    run.client = replace(run.client, descent=partial(descend, run.task))
-    return run
 
 
 def work(blobs: Make, cut: Any = None, **changes: Any) -> tuple[Task, Federation, Train, Stacks, Cohort]:
@@ -68,7 +62,7 @@ def work(blobs: Make, cut: Any = None, **changes: Any) -> tuple[Task, Federation
 def test_a_step_in_place_is_the_step_along_the_gradient(changes: dict[str, Any], cut: Any, blobs: Make) -> None:
     task, federation, train, rows, cohort = work(blobs, cut, **changes)
     given = {name: row.clone() for name, row in rows.items()}
-    mine = in_its_place(Stacked(task, federation.train))(train, rows, cohort)
+    mine = Stacked(task, federation.train, in_place=True)(train, rows, cohort)
     assert all(torch.equal(rows[name], given[name]) for name in rows), "what comes in is not overwritten"
     for other in (Stacked(task, federation.train), Looped(task, federation.train)):
         theirs = other(train, rows, cohort)
@@ -79,7 +73,7 @@ def test_a_step_in_place_is_the_step_along_the_gradient(changes: dict[str, Any],
 
 def test_only_what_is_trained_moves(blobs: Make) -> None:
     task, federation, train, rows, cohort = work(blobs, KeepPrivate("head*"), trains=("private",), momentum=0.9)
-    mine = in_its_place(Stacked(task, federation.train))(train, rows, cohort)
+    mine = Stacked(task, federation.train, in_place=True)(train, rows, cohort)
     theirs = Looped(task, federation.train)(train, rows, cohort)
     assert mine.keys() == {"private"}
     torch.testing.assert_close(mine["private"], theirs["private"], rtol=1e-11, atol=1e-12)
@@ -103,9 +97,10 @@ class Seen(TorchDispatchMode):
 def test_no_row_is_laid_together_or_written_anew(momentum: float, blobs: Make) -> None:
     task, federation, train, rows, cohort = work(blobs, momentum=momentum)
     whole = len(SIZES) * task.width
-    for run, some in ((in_its_place(Stacked(task, federation.train)), False), (Stacked(task, federation.train), True)):
+    for run, some in ((Stacked(task, federation.train, in_place=True), False), (Stacked(task, federation.train), True)):
         carry = {name: value.clone() for name, value in train.begin(rows, cohort, task).items()}
-        batch = run._batch(torch.zeros(len(SIZES), 4, dtype=torch.long), torch.full((len(SIZES), 4), 0.25))
+        index, weight = torch.zeros(len(SIZES), 4, dtype=torch.long), torch.full((len(SIZES), 4), 0.25)
+        batch = batch_at(task, federation.train, index, weight)
         with Seen() as seen:
             new = vmap(lambda carry, row, batch, run=run: train.step(carry, row, batch, run.client))(carry, rows, batch)
         assert any(size >= whole for _, size in seen.calls) is some
@@ -195,8 +190,8 @@ def test_on_a_gpu_steps_are_in_place_and_the_steps_along_the_gradient(changes: d
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
     train = Train(**{"lr": 0.05, "batch": 4, "epochs": 2} | changes)
     given = {name: row.clone() for name, row in rows.items()}
-    run, plain, launched = (Stacked(task, federation.train) for _ in range(3))
-    plain.client, launched.captures = replace(plain.client, descent=None), False
+    run = Stacked(task, federation.train)
+    plain, launched = Stacked(task, federation.train, in_place=False), Stacked(task, federation.train, launch)
     assert run.client.descent is not None
     mine, again, theirs, one = (way(train, rows, cohort)["model"] for way in (run, run, plain, launched))
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)

@@ -77,7 +77,7 @@ def test_a_client_that_is_lost_spoils_no_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["stack", "shared weight", "shared examples", "shared bias", "two axes", "inside out"])
-def test_vmap_is_a_loop_to_the_second_slope(kind: str, ours: str) -> None:
+def test_vmap_is_a_loop_to_the_second_gradient(kind: str, ours: str) -> None:
     dtype, digits = (torch.float64, 1e-10) if ours == "torch" else (torch.float32, 2e-5)
     x, w, b = (some(*size, dtype=dtype, seed=len(size) + size[1]) for size in ((4, 3, 5), (4, 6, 5), (4, 6)))
 
@@ -103,7 +103,7 @@ def test_vmap_is_a_loop_to_the_second_slope(kind: str, ours: str) -> None:
             assert close(*(over(grad(along(f, arg), argnums=other)) for f in (dense.dense, F.linear)), digits)
 
 
-def test_slopes_of_first_and_second_order() -> None:
+def test_gradients_of_first_and_second_order() -> None:
     x, w, b = (t.requires_grad_() for t in (some(3, 5), some(4, 5, seed=1), some(4, seed=2)))
     assert torch.autograd.gradcheck(dense.dense, (x, w, b), fast_mode=True)
     assert torch.autograd.gradgradcheck(dense.dense, (x, w, b), fast_mode=True)

@@ -70,7 +70,7 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("size", "window"), SHAPES, ids=str)
-def test_the_choice_and_its_slope_are_torchs(size: Any, window: Any, kind: str) -> None:
+def test_the_choice_and_its_gradient_are_torchs(size: Any, window: Any, kind: str) -> None:
     x = numbers(size, kind)
     mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     y, z = pool(mine, window), torchs(theirs, window)
@@ -90,7 +90,7 @@ def test_narrow_numbers(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("ours")
-def test_slopes_of_first_and_second_order() -> None:
+def test_gradients_of_first_and_second_order() -> None:
     x = numbers((2, 2, 5, 4), "fine").requires_grad_()
 
     def some(x: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def test_slopes_of_first_and_second_order() -> None:
 
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize("axis", [0, 1, 4])
-def test_vmap_is_a_loop_to_the_third_slope(axis: int) -> None:
+def test_vmap_is_a_loop_to_the_third_gradient(axis: int) -> None:
     x = numbers((3, 2, 2, 5, 4), "fine").movedim(0, axis)
 
     def wave(f: Any) -> Any:
@@ -121,7 +121,7 @@ def test_vmap_is_a_loop_to_the_third_slope(axis: int) -> None:
 
 
 @pytest.mark.usefixtures("ours")
-def test_a_slope_that_all_images_share() -> None:
+def test_a_gradient_that_all_images_share() -> None:
     x, g = numbers((3, 2, 2, 4, 4), "ties"), numbers((2, 2, 2, 2), "fine")
 
     def gradient(f: Any) -> Tensor:
@@ -211,7 +211,7 @@ def gpu() -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("size", "window"), [*SHAPES, ((40, 32, 28, 28), (2, 2))], ids=str)
-def test_on_a_gpu_the_choice_and_its_slope_are_torchs(
+def test_on_a_gpu_the_choice_and_its_gradient_are_torchs(
     gpu: str, size: Any, window: Any, dtype: torch.dtype, kind: str
 ) -> None:
     x = numbers(size, kind, dtype)

@@ -8,7 +8,7 @@ A piece takes all steps of a stretch before the next one begins; a program overw
 stand, so nothing is put together afterwards, and rows that a step does not read are not handed to it.
 
 Of wide rows a program takes one step, and stops short of its update where that is w - lr A B, a product of matrices:
-one product with the row for its sum then adds it in place (`peeled`), and no gradient is ever written or read.
+one product with the row for its sum then adds it in place (`fuse_update`), and no gradient is ever written or read.
 
 Which program runs is a function of the block alone: a resumed run meets the same ones. Programs are kept by torch
 between runs (its inductor cache), and by us between runs of one process: a traced step that holds no tensor of its
@@ -22,23 +22,22 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.functional import pad
 
 from ...data import Split
 from ...stacks.cohort import Cohort
 from ...stacks.stack import Stacks
 from ...tasks.task import Batch, Task
-from ..batches import BatchSchedule, Plan
-from ..learner import Learner
-from .fuse_update import peeled
-from .stacked import Stacked, Step, empty_aligned
+from ..learner import Executor, Learner
+from .fuse_update import fused_updates
+from .scan import Steps, clients_in, empty_aligned, over_stretches
+from .stacked import Stacked, launch_stretch
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
 LARGEST = (32, 8, 2)  # clients in one program: the first of these that fits
@@ -49,7 +48,7 @@ KEPT = 256  # programs kept for other runs of this process
 
 Program = Callable[..., Any]
 _known: dict[object, Program] = {}
-watchers: list[Callable[[int], None]] = []  # are told before a program is compiled: how many there will be
+on_compile: list[Callable[[int], None]] = []  # callbacks before a program is compiled: how many there will be
 
 
 class Gate:
@@ -90,86 +89,98 @@ class Gate:
 _gate = Gate()
 
 
-class Compiled(Stacked):
-    """The stacked executor with its steps compiled for the processor; the same numbers to rounding."""
+class Compiled(Executor):
+    """All clients of a block at once, by programs compiled for the processor; on a GPU steps are captured instead."""
+
+    block_bytes = 12 << 20  # programs take a few of a block's clients at a time
 
     def __init__(self, task: Task, split: Split) -> None:
-        super().__init__(task, split)
-        self.client = replace(self.client, descent=None)  # programs overwrite rows by themselves
-        self.pieces = pieces_for(task.width * torch.empty((), dtype=task.dtype).element_size())
-        self.programs: dict[object, Program] = {}
-        self.peels: dict[object, bool] = {}  # learners whose programs take one step and leave its update over
-        self.compile_seconds = 0.0
-        self.works = True
+        self.task, self.split = task, split
+        self.programs = Programs(pieces_for(task.width * task.dtype.itemsize))
+        self.stacked = Stacked(task, split, self.programs if task.device.type == "cpu" else None)
+        self.piece = self.programs.pieces[0]
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        """Programs compiled so far, and the seconds it took."""
+        return len(self.programs.known), self.programs.seconds
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
-        """As stacked, and not while another thread traces."""
+        """Not while another thread traces."""
         with _gate.together():
-            return super().__call__(learner, rows, cohort)
+            return self.stacked(learner, rows, cohort)
 
-    def _schedule(self, cohort: Cohort, plan: Plan) -> BatchSchedule:
-        schedule = BatchSchedule(self.split, cohort, plan)
-        width = schedule.index.shape[-1] if schedule.index.dim() == 3 else 0
-        if plan.batch is None:  # a learner that sees all examples may keep numbers for each of them
-            return schedule
-        wanted = min(1 << (max(width, 1) - 1).bit_length(), plan.batch)
-        if wanted > width > 0:  # places of weight 0, filled with an example of the client's own
-            more = schedule.index[..., :1].expand(*schedule.index.shape[:-1], wanted - width)
-            schedule.index = torch.cat([schedule.index, more], -1)
-            schedule.weight = pad(schedule.weight, (0, wanted - width))
-        return schedule
+    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
+        """Every client's model on its own examples."""
+        return self.stacked.outputs(rows, x)
 
-    def _stretch(
-        self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: BatchSchedule, steps: range
-    ) -> Stacks:
+
+class Programs:
+    """The scan of compiled steps: keeps the programs of every learner that it has met."""
+
+    def __init__(self, pieces: tuple[int, ...]) -> None:
+        self.pieces = pieces
+        self.known: dict[object, Program] = {}
+        self.fuses: dict[object, bool] = {}  # learners whose programs take one step and leave its update over
+        self.seconds = 0.0
+        self.works = True
+
+    def __call__(self, steps: Steps, carry: Stacks, rows: Stacks) -> Stacks:
+        """All steps, a stretch at a time."""
+        schedule = steps.schedule
+        if schedule.batch is not None:  # a learner that sees all examples may keep numbers for each of them
+            schedule.widen(min(1 << (schedule.index.shape[-1] - 1).bit_length(), schedule.batch))
+        return over_stretches(partial(self._stretch, steps), schedule.steps, carry, rows)
+
+    def _stretch(self, steps: Steps, carry: Stacks, rows: Stacks, stretch: range) -> Stacks:
         if not self.works:
-            return super()._stretch(learner, step, carry, rows, schedule, steps)
+            return launch_stretch(steps, carry, rows, stretch)
         out = {name: empty_aligned(value) for name, value in carry.items()}
-        for some in _pieces(len(next(iter(out.values()))), self.pieces):
+        for some in _pieces(clients_in(out), self.pieces):
             here = {name: out[name][some].copy_(value[some]) for name, value in carry.items()}
             held = {name: value[some] for name, value in rows.items()}  # often one row, seen many times: no copy
-            runs = GATHERED if self._peels(learner, step, here, held, schedule) else RUNS
-            for part in _pieces(len(steps), runs):
-                at = slice(steps.start + part.start, steps.start + part.stop)
-                batch = self._batch(schedule.index[at, some], schedule.weight[at, some])
-                self._call(learner, step, here, held, batch)
+            runs = GATHERED if self._fuses(steps, here, held) else RUNS
+            for part in _pieces(len(stretch), runs):
+                at = slice(stretch.start + part.start, stretch.start + part.stop)
+                batch = steps.gather(steps.schedule.index[at, some], steps.schedule.weight[at, some])
+                self._take(steps, here, held, batch)
         return out
 
-    def _call(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, batch: Batch) -> None:
+    def _take(self, steps: Steps, carry: Stacks, rows: Stacks, batch: Batch) -> None:
         """Some steps of some clients, batches (steps, clients, ...); what is carried is overwritten."""
-        flat, key = [*carry.values(), *rows.values(), *batch], (learner, tuple(carry), tuple(rows))
-        if not self.peels[key]:
-            self._run(key, _several(step, carry, rows), flat)
+        flat, key = [*carry.values(), *rows.values(), *batch], (steps.learner, tuple(carry), tuple(rows))
+        if not self.fuses[key]:
+            self._run(key, _several(steps, carry, rows), flat)
             return
         for s in range(len(batch.x)):
             flat[-3:] = (part[s : s + 1] for part in batch)
-            self._run(key, _several(step, carry, rows), flat)
+            self._run(key, _several(steps, carry, rows), flat)
 
     def _run(self, key: tuple[object, ...], several: Program, flat: list[Tensor]) -> None:
         key = (*key, *_forms(flat))
-        if key in self.programs:
+        if key in self.known:
             with torch.no_grad():
-                self.programs[key](*flat)
+                self.known[key](*flat)
             return
-        self.programs[key] = self._compile(several, flat)
+        self.known[key] = self._compile(several, flat)
 
-    def _peels(self, learner: Learner, step: Step, carry: Stacks, rows: Stacks, schedule: BatchSchedule) -> bool:
-        """Whether a program takes one step, its update peeled off: known before any is run, so always the same."""
-        key = (learner, tuple(carry), tuple(rows))
-        if key not in self.peels:
-            self.peels[key], first = False, next(iter(carry.values()))
+    def _fuses(self, steps: Steps, carry: Stacks, rows: Stacks) -> bool:
+        """Whether a program takes one step and leaves its update over: known before any is run, so always the same."""
+        key = (steps.learner, tuple(carry), tuple(rows))
+        if key not in self.fuses:
+            self.fuses[key], first, schedule = False, next(iter(carry.values())), steps.schedule
             if _is_wide(first):
-                batch = self._batch(schedule.index[:1, : len(first)], schedule.weight[:1, : len(first)])
+                batch = steps.gather(schedule.index[:1, : len(first)], schedule.weight[:1, : len(first)])
                 flat = [*carry.values(), *rows.values(), *batch]
                 with suppress(Exception), torch.no_grad(), _gate.alone():  # compiling will say what is wrong
-                    self.peels[key] = bool(peeled(_traced(_several(step, carry, rows), flat)))
-        return self.peels[key]
+                    self.fuses[key] = bool(fused_updates(_traced(_several(steps, carry, rows), flat)))
+        return self.fuses[key]
 
     def _compile(self, several: Program, flat: list[Tensor]) -> Program:
         """The program of some steps, which are taken in passing."""
         began = time.monotonic()
-        for watch in watchers:
-            watch(len(self.programs) + 1)
+        for callback in on_compile:
+            callback(len(self.known) + 1)
         program = several
         try:
             with torch.no_grad(), _gate.alone():
@@ -182,11 +193,11 @@ class Compiled(Stacked):
             self.works, program = False, several
             with torch.no_grad():
                 program(*flat)
-        self.compile_seconds += time.monotonic() - began
+        self.seconds += time.monotonic() - began
         return program
 
 
-def _several(step: Step, carry: Stacks, rows: Stacks) -> Program:
+def _several(steps: Steps, carry: Stacks, rows: Stacks) -> Program:
     """Some steps in a row as a function of tensors; it overwrites those of the carry, and returns nothing."""
     names, n = list(carry), len(carry)
 
@@ -194,7 +205,7 @@ def _several(step: Step, carry: Stacks, rows: Stacks) -> Program:
         now, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
         x, y, weight = flat[-3:]
         for s in range(len(x)):
-            now = step(now, held, Batch(x[s], y[s], weight[s]))
+            now = steps.take(now, held, Batch(x[s], y[s], weight[s]))
         for name, place in zip(names, flat, strict=False):
             if now[name] is not place:
                 place.copy_(now[name])
@@ -219,7 +230,7 @@ def _is_wide(rows: Tensor) -> bool:
 def _program(several: Program, flat: list[Tensor]) -> Program:
     """Traced, without the inputs nobody reads, and compiled; or one that was compiled earlier from the same text."""
     traced = _traced(several, flat)
-    updates = peeled(traced) if len(flat[-1]) == 1 and _is_wide(flat[0]) else []
+    updates = fused_updates(traced) if len(flat[-1]) == 1 and _is_wide(flat[0]) else []
     inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
     used = [i for i, node in enumerate(inputs) if node.users]
     for node in inputs:

@@ -62,7 +62,7 @@ class RowUpdate:
             part.view(-1, *self.shape).baddbmm_(a, b)
 
 
-def peeled(traced: GraphModule) -> list[RowUpdate]:
+def fused_updates(traced: GraphModule) -> list[RowUpdate]:
     """Rewrites a traced step to give its update in factors, and says what to do with them; nothing: left as it is."""
     graph = traced.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]

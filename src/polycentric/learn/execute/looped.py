@@ -10,15 +10,16 @@ from ...parts.optimizer import SGD
 from ...stacks.cohort import Cohort
 from ...stacks.draw import seeded
 from ...stacks.stack import Stacks
-from ...tasks.task import Batch, Task, draws, parameter_key
-from ..batches import BatchSchedule, rows_at
-from ..learner import Client, Learner, Objective, UpdateSpec, stepped
+from ...tasks.task import Batch, Task, parameter_key
+from ..batches import BatchSchedule, batch_at
+from ..learner import Client, Executor, Learner, Objective, UpdateSpec, stepped
+from .probe import draws
 
 SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
 FREE = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Flatten, nn.Linear, nn.Identity)
 
 
-class Looped:
+class Looped(Executor):
     """Runs a learner with a Python loop over clients and steps; an error names the client and the step."""
 
     def __init__(self, task: Task, split: Split) -> None:
@@ -49,10 +50,9 @@ class Looped:
         return learner.end(done, rows, cohort)
 
     def _batch(self, schedule: BatchSchedule, s: int, k: int, count: int) -> Batch:
-        index = schedule.index[s, k, :count]
-        weight = schedule.weight[s, k, :count].to(self.task.dtype)
-        x, y = self.task.inputs(rows_at(self.split.x, index)), self.task.targets(rows_at(self.split.y, index))
-        return Batch(channels_last(x) if self.last else x, y, weight)
+        index, weight = schedule.index[s, k, :count], schedule.weight[s, k, :count]
+        batch = batch_at(self.task, self.split, index, weight)
+        return batch._replace(x=channels_last(batch.x)) if self.last else batch
 
     def descent(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
         """A plain step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.

@@ -1,9 +1,9 @@
 """Convolutions of a whole stack of clients: under `vmap` on a GPU they run as kernels of our own.
 
-`vmap` makes one grouped convolution of a stack's convolutions, whose gradients are slow on a GPU. A convolution is linear
-in the image and in the weight, so three functions are all there is, each the gradient of the other two:
+`vmap` makes one grouped convolution of a stack's convolutions, whose gradients are slow on a GPU. A convolution is
+linear in the image and in the weight, so three functions are all there is, each the gradient of the other two:
 
-    y = convolve(x, w)        <g, convolve(x, w)>  =  <slope_x(g, w), x>  =  <slope_w(x, g), w>
+    y = convolve(x, w)        <g, convolve(x, w)>  =  <gradient_in_x(g, w), x>  =  <gradient_in_w(x, g), w>
 
 All three take a stack (client, ...) and are differentiated by one another, any number of times. `vmap` over them only
 makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
@@ -104,8 +104,8 @@ class _Convolution(Function):
         x, w = ctx.saved_tensors
         in_x, in_w, in_b, _ = ctx.needs_input_grad
         return (
-            do(_SlopeInX, g, w, ctx.how) if in_x else None,
-            do(_SlopeInW, x, g, ctx.how) if in_w else None,
+            do(_GradientInX, g, w, ctx.how) if in_x else None,
+            do(_GradientInW, x, g, ctx.how) if in_w else None,
             g.sum((1, 3, 4)) if in_b else None,
             None,
         )
@@ -122,7 +122,7 @@ class _Convolution(Function):
         return torch.unflatten(do(_Convolution, x, w, b, how), 0, (n, -1)), 0
 
 
-class _Slope(Function):
+class _Gradient(Function):
     """Linear in both of its factors, so both are all that its own gradients need."""
 
     @staticmethod
@@ -131,12 +131,12 @@ class _Slope(Function):
         ctx.save_for_backward(*factors)
 
 
-class _SlopeInX(_Slope):
+class _GradientInX(_Gradient):
     """The gradient of < g, x * w > in x."""
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
-        return _slope_in_x(g, w, how)
+        return _gradient_in_x(g, w, how)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -144,7 +144,7 @@ class _SlopeInX(_Slope):
         in_g, in_w, _ = ctx.needs_input_grad
         return (
             do(_Convolution, u, w, None, ctx.how) if in_g else None,
-            do(_SlopeInW, u, g, ctx.how) if in_w else None,
+            do(_GradientInW, u, g, ctx.how) if in_w else None,
             None,
         )
 
@@ -152,24 +152,24 @@ class _SlopeInX(_Slope):
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, how: ConvShape) -> tuple[Tensor, int]:
         n = info.batch_size
         if in_dims[1] is None:
-            return _more_images(lambda g: do(_SlopeInX, g, w, how), g, in_dims[0] or 0)
+            return _more_images(lambda g: do(_GradientInX, g, w, how), g, in_dims[0] or 0)
         g, w = longer(g, in_dims[0], n), longer(w, in_dims[1], n)
-        return torch.unflatten(do(_SlopeInX, g, w, how), 0, (n, -1)), 0
+        return torch.unflatten(do(_GradientInX, g, w, how), 0, (n, -1)), 0
 
 
-class _SlopeInW(_Slope):
+class _GradientInW(_Gradient):
     """The gradient of < g, x * w > in w."""
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
-        return _slope_in_w(x, g, how)
+        return _gradient_in_w(x, g, how)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, g = ctx.saved_tensors
         in_x, in_g, _ = ctx.needs_input_grad
         return (
-            do(_SlopeInX, g, v, ctx.how) if in_x else None,
+            do(_GradientInX, g, v, ctx.how) if in_x else None,
             do(_Convolution, x, v, None, ctx.how) if in_g else None,
             None,
         )
@@ -178,7 +178,7 @@ class _SlopeInW(_Slope):
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, g: Tensor, how: ConvShape) -> tuple[Tensor, int]:
         n = info.batch_size
         x, g = longer(x, in_dims[0], n), longer(g, in_dims[1], n)
-        return torch.unflatten(do(_SlopeInW, x, g, how), 0, (n, -1)), 0
+        return torch.unflatten(do(_GradientInW, x, g, how), 0, (n, -1)), 0
 
 
 def _more_images(function: Callable[[Tensor], Tensor], images: Tensor, axis: int) -> tuple[Tensor, int]:
@@ -216,19 +216,19 @@ def _product(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape) -> Tensor:
     return _apart(y, c)
 
 
-def _slope_in_x(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:
+def _gradient_in_x(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:
     within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
     if within and backend(g, w) == "triton":
-        return slope_in_x(g, w, how)
+        return gradient_in_x(g, w, how)
     c, images = g.shape[:2]
     size = (images, c * w.shape[2], *how.image)
     u = conv2d_input(size, w.flatten(0, 1), _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
     return _apart(u, c)
 
 
-def _slope_in_w(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:
+def _gradient_in_w(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:
     if backend(x, g) == "triton":
-        return slope_in_w(x, g, how)
+        return gradient_in_w(x, g, how)
     c = len(x)
     size = (c * g.shape[2], x.shape[2], *how.kernel)
     v = conv2d_weight(_side_by_side(x), size, _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
@@ -251,7 +251,7 @@ def product(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape, tile: Tile |
     return _multiply(x, frame, w.permute(0, 1, 3, 4, 2), b, how.result, how.stride, tile)
 
 
-def slope_in_x(g: Tensor, w: Tensor, how: ConvShape, tile: Tile | None = None) -> Tensor:
+def gradient_in_x(g: Tensor, w: Tensor, how: ConvShape, tile: Tile | None = None) -> Tensor:
     """The gradient in the images: a convolution too, of g with zeros between its pixels, the weight turned round."""
     (height, width), (kh, kw), (ph, pw) = how.image, how.kernel, how.padding
     frame = Frame((height + kh - 1, width + kw - 1), (kh - 1 - ph, kw - 1 - pw), how.stride)
@@ -284,7 +284,7 @@ def _multiply(
     return y
 
 
-def slope_in_w(x: Tensor, g: Tensor, how: ConvShape, tile: Tile | None = None, parts: int | None = None) -> Tensor:
+def gradient_in_w(x: Tensor, g: Tensor, how: ConvShape, tile: Tile | None = None, parts: int | None = None) -> Tensor:
     """The gradient in the weights, by our kernel: sums over some pixels each, then the sum of those sums."""
     from . import kernels
 

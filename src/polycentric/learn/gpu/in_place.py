@@ -7,7 +7,7 @@ itself, and moves its own columns of the row where they stand:
     v <- beta v + g + weight_decay w           w <- w - lr v           g the gradient in a layer
 
 A penalty may depend on the row as such as well; then its gradient is added, layer by layer. What is carried is
-overwritten: whoever takes the first step of a stretch takes it on a copy.
+overwritten: a scan takes its first step on a copy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def descend(task: Task, objective: Objective, params: Stacks, moments: Stacks, l
 
 @dataclass(frozen=True)
 class Move:
-    """What moves a row: a way, and which moments come with it."""
+    """How a row is moved, and which moments come with it."""
 
     spec: UpdateSpec
     moments: tuple[str, ...]

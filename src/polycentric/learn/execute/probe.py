@@ -1,0 +1,35 @@
+"""What a module can and does, tried on a few examples: executors ask before they begin."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from ...tasks.task import Batch, Task
+
+
+def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:
+    """Whether vmap can take this model; tried on two rows and two examples."""
+    rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
+    x = task.inputs(x[:1]).expand(2, 2, *x.shape[1:]).contiguous()
+    y = task.targets(y[:1]).expand(2, 2).contiguous()
+    batch = Batch(x, y, torch.full((2, 2), 0.5, dtype=task.dtype, device=x.device))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.func.vmap(torch.func.grad(task.mean_loss), randomness="different")(rows, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    return True
+
+
+def draws(task: Task, x: Tensor) -> bool:
+    """Whether the module takes random numbers of torch's own generators while it trains: tried on a few examples."""
+    cuda = task.device.type == "cuda"
+    generators = [torch.default_generator, *([torch.cuda.default_generators[task.device.index or 0]] if cuda else [])]
+    with torch.random.fork_rng(devices=[task.device] if cuda else []), torch.no_grad():
+        before = [generator.get_state() for generator in generators]
+        task.outputs({name: row[0] for name, row in task.start().items()}, task.inputs(x.to(task.device)))
+        return not all(torch.equal(a, g.get_state()) for a, g in zip(before, generators, strict=True))
