@@ -28,8 +28,7 @@ from ..parts.aggregate import Aggregate, Mean
 from ..parts.objective import Prox, Term
 from ..parts.optimizer import Average, Center
 from ..parts.select import Everyone, Select
-from ..topology import Clusters, NewcomerAssignment, Seeding
-from ..topology.clusters.newcomers import Newcomers
+from ..topology import Clusters, NewcomerAssignment, Newcomers, Seeding
 
 
 @recipe

@@ -21,7 +21,7 @@ from .cells.weights import Cells
 from .clusters.assignment import Clusters
 from .clusters.candidates import Choice
 from .clusters.distances import inner_products, squared_distances
-from .clusters.newcomers import NewcomerAssignment
+from .clusters.newcomers import NewcomerAssignment, Newcomers
 from .clusters.seeding import Seeding
 from .clusters.splitting import Splitting, bipartition, similarities
 from .clusters.trimmed import TrimmedSeeding
@@ -43,6 +43,7 @@ __all__ = [
     "Graph",
     "Matchings",
     "NewcomerAssignment",
+    "Newcomers",
     "Peers",
     "Seeding",
     "Splitting",
