@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 # What is along the axis; a function makes it from a run's folder and the rounds of its evaluations.
-Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"] | Callable[[Path, list[int]], Sequence[float]]
+Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"] | Callable[[Path, list[int]], Any]
 Metric = str | Callable[[dict[str, Any]], float | None]  # its name, or how it is made from an evaluation
 Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
 

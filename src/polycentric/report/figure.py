@@ -36,6 +36,9 @@ STYLE: dict[str, Any] = {
 }
 
 
+SIZES = {1: (4.8, 3.4), 2: (4.4, 3.3), 3: (3.8, 3.0)}  # of a panel in inches, by the panels beside each other
+
+
 def colour(number: int) -> str:
     """The colour of cluster, method or edge `number`; they come round again."""
     return COLOURS[number % len(COLOURS)]
@@ -85,20 +88,17 @@ def heat(axis: Axes, table: Any, between: tuple[float, float] = (-1.0, 1.0), cma
     return axis.imshow(table, vmin=between[0], vmax=between[1], cmap=cmap)
 
 
-def legend(axes: Any, place: str) -> None:
-    """One legend for all panels: `above` or `below` them, `right` of the first row, or inside the first panel."""
+def legend(axes: Any) -> None:
+    """One legend for all panels that have none of their own, above them; none where there is only one line."""
     lines: dict[str, Any] = {}
     for axis in axes.flat:
         for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            lines.setdefault(label, line)
-    shown: dict[str, Any] = {"handles": list(lines.values()), "labels": list(lines)}
-    if place in ("above", "below"):
-        side = "upper" if place == "above" else "lower"
-        axes[0, 0].figure.legend(**shown, loc=f"outside {side} center", ncols=min(5, max(1, len(lines))))
-    elif place == "right":
-        axes[0, -1].legend(**shown, loc="upper left", bbox_to_anchor=(1.02, 1.0))
-    elif place:
-        axes[0, 0].legend(**shown, loc=place, handlelength=2.6)  # long enough to tell dashed from solid
+            lines.setdefault(label, line) if axis.get_legend() is None else None
+    if len(lines) > 1:
+        wide = 0.75 + 0.08 * max(map(len, lines))  # inches of an entry; a handle tells dashed from solid
+        whole = axes[0, 0].figure
+        columns = min(len(lines), max(1, int(whole.get_figwidth() / wide)))
+        whole.legend(lines.values(), lines, loc="outside upper center", ncols=columns, handlelength=2.6)
 
 
 class Panel(Protocol):
@@ -169,8 +169,8 @@ class Points:
         axis.minorticks_off() if axis.get_xscale() == "log" and axis.get_yscale() != "log" else None
 
 
-def grid(path: Path, rows: Sequence[Sequence[Panel]], *, size: tuple[float, float], place: str = "") -> bool:
-    """Panels in rows, with one legend at a `place`; False, and no file, where there is nothing to draw.
+def grid(path: Path, rows: Sequence[Sequence[Panel]]) -> bool:
+    """Panels in rows, with one legend; False, and no file, where there is nothing to draw.
 
     Rows and columns that are empty are left out; a panel says what its axes are only where its neighbour does not.
     """
@@ -178,17 +178,16 @@ def grid(path: Path, rows: Sequence[Sequence[Panel]], *, size: tuple[float, floa
     if not kept:
         return False
     columns = [k for k in range(len(kept[0])) if any(row[k].there for row in kept)]
-    with panels(path, len(kept), len(columns), size=size) as axes:
-        for row, line in zip(kept, axes, strict=True):
-            for k, axis in zip(columns, line, strict=True):
-                axis.set_visible(row[k].there)
-                row[k].draw(axis) if row[k].there else None
-        for i, j in np.ndindex(axes.shape):
-            if j and axes[i, j - 1].get_visible() and axes[i, j].get_ylabel() == axes[i, 0].get_ylabel():
-                axes[i, j].set_ylabel("")
-        for i, j in np.ndindex(axes.shape):
-            below = axes[i + 1, j] if i + 1 < len(axes) else None
-            if below is not None and below.get_visible() and axes[i, j].get_xlabel() == below.get_xlabel():
-                axes[i, j].set_xlabel("")
-        legend(axes, place)
+    with panels(path, len(kept), len(columns), size=SIZES.get(len(columns), (3.2, 2.7))) as axes:
+        for (i, j), axis in np.ndenumerate(axes):
+            panel = kept[i][columns[j]]
+            axis.set_visible(panel.there)
+            panel.draw(axis) if panel.there else None
+        labels = {place: (axis.get_xlabel(), axis.get_ylabel()) for place, axis in np.ndenumerate(axes)}
+        for (i, j), axis in np.ndenumerate(axes):
+            if j and axes[i, j - 1].get_visible() and labels[i, j][1] == labels[i, j - 1][1]:
+                axis.set_ylabel("")
+            if i + 1 < len(axes) and axes[i + 1, j].get_visible() and labels[i, j][0] == labels[i + 1, j][0]:
+                axis.set_xlabel("")
+        legend(axes)
     return True

@@ -107,8 +107,6 @@ ACTIVE = Table(
             "Uniform against active selection, mean and one standard deviation over the seeds; dashed: the "
             "target. On unipen62 the curves end where the first seed arrives.",
             lambda runs: [[_curves(runs, task) for task in TASKS]],
-            size=(3.3, 2.8),
-            legend="lower right",
         ),
         Figure(
             "active-participation.png",

@@ -129,8 +129,6 @@ CFL_TABLE = Table(
             "cfl-rounds.png",
             "Accuracy over the rounds, and of every client at the end, all seeds.",
             _rounds,
-            size=(4.4, 3.2),
-            legend="lower right",
         ),
         Figure(
             "cfl-splits.png", "Seed 0: cosines of updates as they were when a cluster split, and their tree.", _splits

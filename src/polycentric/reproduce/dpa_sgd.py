@@ -219,14 +219,11 @@ DPA_SGD = Table(
             "dpa-sgd-curves.png",
             "Mean accuracy of the clients over rounds and over simulated seconds.",
             lambda runs: [[_curves(runs, words, link) for link in (None, 0.3, 3.0)] for words in WORDS.values()],
-            size=(3.6, 2.9),
-            legend="lower right",
         ),
         figure(
             "dpa-sgd-covariances.png",
             "Correlations of the subjects' tasks (seed 0). Ring: each row from the subject's own covariance.",
             lambda runs: [[_related(runs, "ring"), _related(runs, "FedAvg-MTL", "correlation")]],
-            size=(4.0, 3.4),
         ),
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 from .judge import listed, mean, reached
 from .rows import at_end, cell, rows
@@ -32,7 +33,7 @@ def _row(line: Line, dealt: tuple[str, str]) -> Row:
     epochs, batch, rates, paper, rounds = line
     at, sgd = DEALT.index(dealt), epochs == 1 and batch is None
     own = {"lr": rates[at]} if sgd else {"lr": rates[at], "epochs": epochs, "batch": batch or "all"}
-    more = {"partition": dealt[0], "clients": 100, "target": TARGET}
+    more: dict[str, Any] = {"partition": dealt[0], "clients": 100, "target": TARGET}
     own |= {"select": "uniform(n=10)"}
     settings = cell("fedsgd" if sgd else "fedavg", "mnist", "mnist-cnn", rounds, own, **more)
     name = "FedSGD" if sgd else f"FedAvg E={epochs} B={batch or 'all'}"

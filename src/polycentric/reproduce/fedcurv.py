@@ -32,7 +32,7 @@ def _settings(method: str, epochs: int) -> dict[str, Any]:
     rounds, lr, mu, strength = CHOSEN[epochs]
     own = {"FedAvg": {}, "FedProx": {"mu": mu}, "FedCurv": {"strength": strength, "implicit": True}}[method]
     training = {"select": "uniform(n=10)", "lr": lr, "epochs": epochs, "batch": 20}
-    more = {"partition": "shards=2", "clients": 100, "target": max(TARGETS)}
+    more: dict[str, Any] = {"partition": "shards=2", "clients": 100, "target": max(TARGETS)}
     return cell(method.lower(), "mnist", "2nn", rounds, training | own, **more)
 
 
@@ -122,8 +122,6 @@ FEDCURV = Table(
             "Test accuracy over rounds (above) and over all that was sent (below), mean and one standard "
             "deviation over the seeds, as far as the first seed that reached 97 %.",
             lambda runs: [[_curves(runs, epochs, over) for epochs in CHOSEN] for over in ("rounds", "bytes")],
-            size=(3.6, 2.6),
-            legend="above",
         ),
     ),
     notes=(

@@ -320,14 +320,14 @@ def _logistic_over_time(runs: Runs, setting: str) -> Curves:
 
 
 def _by_ratio(runs: Runs) -> Points:
-    lines = {
+    lines: dict[str, dict[float, Any]] = {
         "here": {ratio: runs.numbers(f"alpha: ratio {ratio:g}") for ratio in ALPHAS},
         "read from the paper": {ratio: [] if paper is None else [paper] for ratio, paper in ALPHAS.items()},
     }
     dress = {"xscale": "log", "xlabel": "alpha_v / alpha_u", "ylabel": "test accuracy, %"}
     return Points(
         lines if any(map(len, lines["here"].values())) else {},
-        style=lambda label: {"linestyle": "none", "marker": "o" if label == "here" else "x", "markersize": 6},
+        style=lambda label: {"linestyle": "none", "spread": False, "marker": "o" if label == "here" else "x"},
         dress=dress | {"title": f"mnist, setting c, t = {ALPHA_TIME}"},
     )
 
@@ -380,27 +380,21 @@ FEDMES = Table(
             "fedmes-time.png",
             "Accuracy of the mean of all edges over simulated time (cloud ten times as far).",
             lambda runs: [[_over_time(runs, setting, data) for setting in "abc"] for data in MODELS],
-            size=(4.2, 3.3),
-            legend="right",
         ),
         figure(
             "fedmes-alpha.png",
             f"MNIST, setting c, (20,10): weight of a bridge, at t = {ALPHA_TIME}.",
             lambda runs: [[_by_ratio(runs)]],
-            legend="best",
         ),
         figure(
             "fedmes-clock.png",
             "Setting c: the same runs under clouds that are nearer and farther.",
             lambda runs: [[_by_cloud(runs, data) for data in CLOCK_TIME]],
-            legend="lower left",
         ),
         figure(
             "fedmes-logistic.png",
             "Logistic regression on MNIST over simulated time.",
             lambda runs: [[_logistic_over_time(runs, setting) for setting in "abc"]],
-            size=(4.2, 3.3),
-            legend="right",
         ),
     ),
     notes=(

@@ -106,8 +106,6 @@ FEDPROX = Table(
             f"{MOST} % stragglers: test accuracy and the dissimilarity of the clients' gradients, mean and one "
             "standard deviation over the seeds.",
             lambda runs: [[_curves(runs, data, accuracy) for data in SETS] for accuracy in (True, False)],
-            size=(3.1, 2.5),
-            legend="above",
         ),
     ),
     notes=(

@@ -103,8 +103,6 @@ FESEM_CONVERGENCE = Table(
             "fesem-convergence.png",
             "Mean and one standard deviation over seeds, at every fifth round.",
             lambda runs: [[_curves(runs, data, accuracy) for accuracy in (True, False)] for data in STAND_INS],
-            size=(4.4, 2.9),
-            legend="lower right",
         ),
     ),
     shares=FESEM_TABLE2.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -241,10 +242,12 @@ def _page_of_plans() -> str:
 def _draw_plans(path: Path, runs: Runs) -> bool:
     path.with_suffix(".md").write_text(_page_of_plans(), encoding="utf-8")
 
-    def rho(name: str) -> Drawn:
-        return Drawn(lambda axis: (draw_rho(axis, GRAPHS[name][0](), GRAPHS[name][1]), axis.set_title(name)))
+    def rho(name: str, axis: Any) -> None:
+        network, n = GRAPHS[name]
+        draw_rho(axis, network(), n)
+        axis.set_title(name)
 
-    return grid(path, [[rho(name) for name in GRAPHS]], size=(4.4, 3.2))
+    return grid(path, [[Drawn(partial(rho, name)) for name in GRAPHS]])
 
 
 def _used(runs: Runs) -> list[list[Drawn]]:
@@ -291,7 +294,7 @@ def _curves(data: str) -> Figure:
         "periodic averaging at the same budget. Bands: one standard deviation over seeds."
     )
     name = f"matcha-{data.lower().replace(FEW, 'few').replace(', ', '-')}.png"
-    return figure(name, caption, panels, size=(4.4, 3.4), legend="upper right")
+    return figure(name, caption, panels)
 
 
 MATCHA = Table(
@@ -327,7 +330,6 @@ MATCHA = Table(
             "matcha-graph.png",
             f"ER-8: how often edges were used in {WORK['Fashion-MNIST'].rounds:,} iterations. Thin: never.",
             _used,
-            size=(4.8, 3.2),
         ),
         *map(_curves, WORK),
     ),

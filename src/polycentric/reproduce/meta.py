@@ -141,7 +141,7 @@ def _writers(runs: Runs) -> Drawn:
         before, after = ([float(row[f"accuracy_{when}"]) for row in lines] for when in ("in_use", "personalised"))
         area = [6 + float(row["test_examples"]) / 8 for row in lines]
         axis.scatter(before, after, s=area, alpha=0.4, linewidth=0, color=colour(2))
-        axis.axline((0, 0), gradient=1, color="#999999", linewidth=0.8)
+        axis.axline((0, 0), slope=1, color="#999999", linewidth=0.8)
         axis.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="initial accuracy", ylabel="personalised accuracy")
         axis.set_title(f"every writer, {shown}, one seed")
 
@@ -190,8 +190,6 @@ META = Table(
             "standard deviation over the seeds. Right: all writers of one run; the area grows with their "
             "test examples.",
             _panels,
-            size=(4.4, 3.5),
-            legend="best",
         ),
     ),
     notes=(

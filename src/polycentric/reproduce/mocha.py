@@ -180,8 +180,6 @@ MOCHA = Table(
             "Left: how far primal and dual objective are apart (at the models a round began with); it jumps where the "
             "covariance is found anew, every ten rounds. Right: test error.",
             _over_rounds,
-            size=(4.6, 3.3),
-            legend="above",
         ),
         figure(
             "mocha-time.png",
@@ -190,14 +188,11 @@ MOCHA = Table(
             "every round: either all do their share of the steps and everybody waits, or the slow ones do less, as in "
             "MOCHA. The third is the run with half of the subjects absent from every round, the others at full speed.",
             lambda runs: [[_over_time(runs, words, link) for words, link in LINKS.items()]],
-            size=(3.7, 3.2),
-            legend="below",
         ),
         figure(
             "mocha-covariance.png",
             "Learned correlations between the 30 subjects' tasks (seed 0).",
             lambda runs: [[_related(runs, PLAIN), _related(runs, SKEWED, "correlation of tasks")]],
-            size=(4.2, 3.5),
         ),
     ),
 )

@@ -133,16 +133,12 @@ ROBUST = Table(
             "robust.png",
             "Error of the honest clients against the share of attackers; mean and deviation over seeds.",
             lambda runs: _panels(runs, False),
-            size=(3.4, 2.7),
-            legend="above",
         ),
         figure(
             "robust-groups.png",
             "How well the clusters of the honest clients are their true groups (1: the same partition, 0: chance). "
             "Lines are moved apart a little where they would cover each other.",
             lambda runs: _panels(runs, True),
-            size=(3.4, 2.7),
-            legend="above",
         ),
     ),
 )

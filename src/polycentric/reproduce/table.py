@@ -78,15 +78,9 @@ class Figure:
     draw: Callable[[Path, Runs], object]  # False: there is nothing to draw
 
 
-def figure(
-    name: str,
-    caption: str,
-    panels: Callable[[Runs], Sequence[Sequence[Panel]]],
-    size: tuple[float, float] = (4.2, 3.2),
-    legend: str = "",
-) -> Figure:
+def figure(name: str, caption: str, panels: Callable[[Runs], Sequence[Sequence[Panel]]]) -> Figure:
     """A figure of panels in rows."""
-    return Figure(name, caption, lambda path, runs: grid(path, panels(runs), size=size, place=legend))
+    return Figure(name, caption, lambda path, runs: grid(path, panels(runs)))
 
 
 @dataclass(frozen=True)
