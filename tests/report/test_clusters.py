@@ -17,8 +17,8 @@ from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.report import clusters as see
 from polycentric.runs.folder import Folder
-from polycentric.runs.grid import ended
 from polycentric.runs.loop import Run
+from polycentric.runs.start import open as open_run
 from polycentric.topology.clusters.agreement import shared_information
 from polycentric.topology.clusters.distances import inner_products
 from support import Make
@@ -193,7 +193,7 @@ def test_places_of_a_resumed_run_are_those_of_an_uninterrupted_one(tmp_path: Pat
         file.write("7,0,1,0")  # the disk was full
     assert command("resume", str(cut), "--quiet") == 0
     assert (cut / "places.csv").read_text() == text
-    looked_at = ended(Folder.open(cut))
+    looked_at = open_run(cut)
     assert sorted(looked_at.places) == rounds and len(looked_at.history) == 7
 
 

@@ -13,7 +13,7 @@ from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.report import curves
 from polycentric.report.curves import curve, figure, gathered, rows_of, together
-from polycentric.report.figure import panels
+from polycentric.report.figure import colour, panels
 from polycentric.runs.settings import Settings
 
 LAW = settings(max_examples=30)
@@ -128,6 +128,24 @@ def test_the_mean_is_drawn_with_a_band(tmp_path):
         np.testing.assert_allclose(line.get_ydata(), np.arange(6) / 10 + 0.01)
         edges = area.get_paths()[0].vertices[:, 1]
         assert edges.min() == pytest.approx(0.0) and edges.max() == pytest.approx(0.52)
+
+
+def test_a_metric_and_an_axis_can_be_made_from_evaluations(tmp_path):
+    run = a_run(tmp_path / "run", rounds=3)
+    x, y = curve(
+        run, lambda row: 100 * row["micro_accuracy"] if row["round"] else None, lambda at, r: [2 * k for k in r]
+    )
+    assert x.tolist() == [2, 4, 6] and y.tolist() == pytest.approx([10, 20, 30])
+
+
+def test_a_panel_of_curves_keeps_the_colours_of_who_was_not_run(tmp_path):
+    run = a_run(tmp_path / "run")
+    shown = curves.Curves({"never": [], "unscored": [tmp_path], "fedavg": [run]}, level=0.4, dress={"title": "a"})
+    assert shown.there and not curves.Curves({"never": [], "unscored": [tmp_path]}).there
+    with panels(tmp_path / "shown.png") as axes:
+        shown.draw(axes[0, 0])
+        assert [line.get_color() for line in axes[0, 0].lines] == [colour(2), "#999999"]
+        assert axes[0, 0].get_title(loc="left") == "a"
 
 
 def test_who_moves_nothing_is_a_line_at_its_end(tmp_path):

@@ -17,8 +17,10 @@ import pytest
 from polycentric.data import parse
 from polycentric.errors import UsageError
 from polycentric.models import MODELS
+from polycentric.report.curves import Curves
 from polycentric.reproduce import TABLES, Claim, Row, Table, reproduce_table
-from polycentric.reproduce.table import curves, first_reaching, history
+from polycentric.reproduce.rows import history
+from polycentric.reproduce.table import Figure, Runs, figure
 from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import built_attack, built_method
@@ -212,19 +214,46 @@ def test_a_measure_can_read_the_history_of_a_run_that_was_moved(done, tmp_path):
     assert [row["ours_mean"] for row in rows] == [3, 3, 3]  # before the first round, and after each of two
 
 
-def test_the_first_evaluation_at_a_target_and_curves_as_long_as_the_shortest(tmp_path):
-    def run(name, values):
-        (tmp_path / name).mkdir()
-        lines = [json.dumps({"round": 2 * k, "micro_accuracy": v}) + "\n" for k, v in enumerate(values)]
-        (tmp_path / name / "metrics.jsonl").write_text("".join(lines))
-        return tmp_path / name
+def test_figures_are_drawn_from_folders_and_values_or_stay_as_they_were(done, tmp_path):
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    seen = []
 
-    long, short = run("long", [0.1, 0.5, None, 0.5, 0.9]), run("short", [0.2, 0.6, 0.7])
-    assert first_reaching(long, 0.5)["round"] == 2 and first_reaching(long, 0.6)["round"] == 8
-    assert first_reaching(short, 0.9) is None and first_reaching(short, 0.1, "auc") is None
-    rounds, numbers = curves([long, short, tmp_path / "never"], "micro_accuracy")
-    assert rounds == [0, 2, 4] and numbers[1] == [0.2, 0.6, 0.7] and math.isnan(numbers[0][2])
-    assert curves([], "micro_accuracy") == ([], [])
+    def draw(path, runs):
+        seen.append((list(runs["together"]), runs.numbers("together"), runs["never"], runs.numbers("never")))
+        path.write_text("drawn")
+
+    def refuse(path, runs):
+        runs.first("never")
+
+    figures = (Figure("a.png", "Drawn.", draw), Figure("b.png", "Kept.", refuse), Figure("c.png", "Never.", refuse))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "b.png").write_text("as it was")
+    rows, page = made(replace(TINY, figures=figures), tmp_path)
+    ((folders, numbers, *nothing),) = seen
+    assert len(folders) == 2 and all((folder / "metrics.jsonl").is_file() for folder in folders)
+    assert statistics.fmean(numbers) == rows[0]["ours_mean"] and nothing == [(), ()]
+    assert "![Drawn.](a.png)" in page and "![Kept.](b.png)" in page and "Never." not in page
+    assert (tmp_path / "out" / "b.png").read_text() == "as it was"
+
+
+def test_a_figure_of_panels_is_written_where_runs_are_there(done, tmp_path):
+    curves = figure("a.png", "Curves.", lambda runs: [[Curves({name: runs[name] for name in ("together", "alone")})]])
+    folders = {name: sorted((done / "runs" / "tiny").glob(f"{name}-*")) for name in ("fedavg", "nofed")}
+    assert curves.draw(tmp_path / "a.png", Runs({"together": folders["fedavg"], "alone": folders["nofed"]}, {}))
+    assert (tmp_path / "a.png").is_file()
+    assert not curves.draw(tmp_path / "b.png", Runs({}, {})) and not (tmp_path / "b.png").exists()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_without_runs_draws_nothing_or_says_so(name, tmp_path):
+    names = [figure.name for figure in TABLES[name].figures]
+    assert len(set(names)) == len(names)
+    for one in TABLES[name].figures:
+        try:
+            drawn = one.draw(tmp_path / one.name, Runs({}, {}))
+        except UsageError:
+            drawn = False
+        assert bool(drawn) == (one.name in ("matcha-plans.png", "matcha-graph.png"))  # these need no runs
 
 
 def test_a_target_that_one_of_two_methods_reaches_counts_for_it():

@@ -14,7 +14,6 @@ from polycentric.data import load
 from polycentric.errors import UsageError
 from polycentric.methods import fedmes, hierarchical
 from polycentric.runs.settings import Settings, pairs, read_toml
-from polycentric.runs.start import prepared
 from polycentric.runs.start import prepare, prepared
 from polycentric.topology.cells.deal import InCells
 from polycentric.topology.cells.map import CellMap

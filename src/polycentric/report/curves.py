@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,13 +15,15 @@ import numpy.typing as npt
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
 from ..runs.metrics import is_share
-from .figure import band, colour, panels
+from .figure import band, colour, panels, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
-Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"]
+# What is along the axis; a function makes it from a run's folder and the rounds of its evaluations.
+Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"] | Callable[[Path, list[int]], Any]
+Metric = str | Callable[[dict[str, Any]], float | None]  # its name, or how it is made from an evaluation
 Groups = Mapping[str, Sequence[Path]]  # label -> the folders of its seeds
 
 AXES = {
@@ -48,16 +51,19 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         raise UsageError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
 
 
-def curve(folder: Path, metric: str = "micro_accuracy", over: Over = "rounds") -> tuple[Floats, Floats]:
+def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds") -> tuple[Floats, Floats]:
     """(x, y) of one run, a point for every evaluation that has the metric."""
     rows = rows_of(folder)
-    if rows and not any(metric in row for row in rows):
+    if isinstance(metric, str) and rows and not any(metric in row for row in rows):
         raise UsageError(f"{folder}: {unknown('metric', metric, sorted({key for row in rows for key in row}))}")
-    there = [row for row in rows if row.get(metric) is not None]
+    found = [(row, row.get(metric) if isinstance(metric, str) else metric(row)) for row in rows]
+    there, y = [row for row, value in found if value is not None], [value for _, value in found if value is not None]
+    if not isinstance(over, str):
+        return np.array(over(folder, [row["round"] for row in there]), dtype=float), np.array(y, dtype=float)
     old = over == "seconds" and any("simulated_seconds" not in row for row in there)
     require(not old, f"{folder} does not tell simulated seconds: it was run before there was a clock; run it again")
     x = [float(sum(row[key] for key in KEYS.get(over, (over,)))) for row in there]
-    return np.array(x), np.array([float(row[metric]) for row in there])
+    return np.array(x), np.array(y, dtype=float)
 
 
 def together(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -72,15 +78,24 @@ def together(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     return places, np.stack([np.interp(places, x, y) for x, y in curves])
 
 
-def draw(axis: Axes, groups: Groups, metric: str = "micro_accuracy", over: Over = "rounds") -> None:
-    """A curve for every group on an axis; who does not move along it (nobody's bytes) is a dotted line at its end."""
+def draw(
+    axis: Axes,
+    groups: Groups,
+    metric: Metric = "micro_accuracy",
+    over: Over = "rounds",
+    style: Callable[[str], Mapping[str, Any]] = lambda label: {},
+) -> None:
+    """A curve for every group on an axis; who does not move along it (nobody's bytes) is a dotted line at its end.
+
+    A group without runs keeps its colour for later. `style` says how the line of a label is drawn, as `band` takes it.
+    """
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     for number, (label, folders) in enumerate(groups.items()):
         curves = [(x, y) for x, y in (curve(folder, metric, over) for folder in folders) if len(x)]
-        if not curves:
-            raise UsageError(f"{folders[0] if folders else label} has no evaluation with {metric} yet")
-        if all(x[0] == x[-1] for x, _ in curves) and over != "rounds":
+        if folders and not curves:
+            raise UsageError(f"{folders[0]} has no evaluation with {metric} yet")
+        if curves and isinstance(over, str) and over != "rounds" and all(x[0] == x[-1] for x, _ in curves):
             level = float(np.mean([y[-1] for _, y in curves]))
             axis.axhline(level, color=colour(number), linestyle=":", label=label)
             axis.annotate(
@@ -93,15 +108,46 @@ def draw(axis: Axes, groups: Groups, metric: str = "micro_accuracy", over: Over 
                 fontsize=8,
                 color=colour(number),
             )
-        else:
-            band(axis, *together(curves), number, label)
-    axis.set_xlabel(AXES[over] if over != "seconds" else _unit(groups))
-    axis.set_ylabel(metric.replace("_", " "))
-    if is_share(metric):
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
-    if over.startswith("bytes"):
-        axis.xaxis.set_major_locator(MaxNLocator(6))
-        axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
+        elif curves:
+            band(axis, *together(curves), **{"number": number, "label": label, **style(label)})
+    if isinstance(metric, str):
+        axis.set_ylabel(metric.replace("_", " "))
+        if is_share(metric):
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
+    if isinstance(over, str):
+        axis.set_xlabel(AXES[over] if over != "seconds" else _unit(groups))
+        if over.startswith("bytes"):
+            axis.xaxis.set_major_locator(MaxNLocator(6))
+            axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A panel of curves: a metric of several groups of runs over rounds, or over something else."""
+
+    groups: Groups
+    metric: Metric = "micro_accuracy"
+    over: Over = "rounds"
+    level: float | None = None  # that they should reach
+    style: Callable[[str], Mapping[str, Any]] = lambda label: {}  # as `band` takes it
+    dress: Mapping[str, Any] = field(default_factory=dict)  # as `Axes.set` takes it
+
+    @property
+    def there(self) -> bool:
+        """Whether any run was scored."""
+        return any(self._scored(folders) for folders in self.groups.values())
+
+    @staticmethod
+    def _scored(folders: Sequence[Path]) -> list[Path]:
+        return [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
+
+    def draw(self, axis: Axes) -> None:
+        """Draw it."""
+        groups = {label: self._scored(folders) for label, folders in self.groups.items()}
+        draw(axis, groups, self.metric, self.over, self.style)
+        if self.level is not None:
+            target(axis, self.level)
+        axis.set(**self.dress)
 
 
 def _unit(groups: Groups) -> str:

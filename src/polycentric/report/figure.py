@@ -1,11 +1,14 @@
-"""One hand for every figure: size, type, colours and how a file is written."""
+"""One hand for every figure: size, type, colours, panels, lines with bands, heat maps and how a file is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from ..errors import require
 
@@ -31,6 +34,9 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "polycentric",  # the same figure, the same bytes
 }
+
+
+SIZES = {1: (4.8, 3.4), 2: (4.4, 3.3), 3: (3.8, 3.0)}  # of a panel in inches, by the panels beside each other
 
 
 def colour(number: int) -> str:
@@ -61,12 +67,127 @@ def panels(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else {"Date": None})
 
 
-def band(axis: Axes, x: Any, curves: Any, number: int, label: str) -> None:
+def band(axis: Axes, x: Any, curves: Any, number: int, label: str | None, *, spread: bool = True, **line: Any) -> None:
     """The mean of several curves (seeds, points) as a line, and the range of one deviation about it."""
-    import numpy as np
-
     curves = np.atleast_2d(np.asarray(curves, dtype=float))
-    mean, spread = curves.mean(0), curves.std(0, ddof=1) if len(curves) > 1 else np.zeros(curves.shape[1])
-    axis.plot(x, mean, color=colour(number), label=label)
-    if len(curves) > 1:
-        axis.fill_between(x, mean - spread, mean + spread, color=colour(number), alpha=0.18, linewidth=0)
+    mean = curves.mean(0)
+    axis.plot(x, mean, color=colour(number), label=label, **line)
+    if spread and len(curves) > 1:
+        off = curves.std(0, ddof=1)
+        axis.fill_between(x, mean - off, mean + off, color=colour(number), alpha=0.18, linewidth=0)
+
+
+def target(axis: Axes, level: float) -> None:
+    """A level that curves should reach."""
+    axis.axhline(level, color="#999999", linewidth=0.8, linestyle="--")
+
+
+def heat(axis: Axes, table: Any, between: tuple[float, float] = (-1.0, 1.0), cmap: str = "RdBu_r") -> Any:
+    """A matrix as colours."""
+    axis.grid(False)
+    return axis.imshow(table, vmin=between[0], vmax=between[1], cmap=cmap)
+
+
+def legend(axes: Any) -> None:
+    """One legend for all panels that have none of their own, above them; none where there is only one line."""
+    lines: dict[str, Any] = {}
+    for axis in axes.flat:
+        for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            lines.setdefault(label, line) if axis.get_legend() is None else None
+    if len(lines) > 1:
+        wide = 0.75 + 0.08 * max(map(len, lines))  # inches of an entry; a handle tells dashed from solid
+        whole = axes[0, 0].figure
+        columns = min(len(lines), max(1, int(whole.get_figwidth() / wide)))
+        whole.legend(lines.values(), lines, loc="outside upper center", ncols=columns, handlelength=2.6)
+
+
+class Panel(Protocol):
+    """What can be drawn on one pair of axes."""
+
+    @property
+    def there(self) -> bool:
+        """Whether there is anything to draw."""
+
+    def draw(self, axis: Axes) -> None:
+        """Draw it."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A panel that a function draws."""
+
+    by: Callable[[Axes], object]
+    there: bool = True
+
+    def draw(self, axis: Axes) -> None:
+        """Draw it."""
+        self.by(axis)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A matrix as colours between -1 and 1; `bar`: what they mean, said beside the panel."""
+
+    table: Any
+    bar: str = ""
+    dress: Mapping[str, Any] = field(default_factory=dict)
+    there: bool = True
+
+    def draw(self, axis: Axes) -> None:
+        """Draw it."""
+        image = heat(axis, self.table)
+        axis.set(**self.dress)
+        if self.bar:
+            axis.figure.colorbar(image, ax=axis, shrink=0.85, label=self.bar)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Numbers over a setting: for each label a mark at every place, the mean over seeds, and one deviation about it."""
+
+    lines: Mapping[str, Mapping[float, Sequence[float]]]  # label -> place -> a number for each seed
+    apart: float = 0.0  # lines are moved so far to the right of each other
+    style: Callable[[str], Mapping[str, Any]] = lambda label: {}  # as `band` takes it
+    dress: Mapping[str, Any] = field(default_factory=dict)  # as `Axes.set` takes it
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a number."""
+        return any(len(seeds) for line in self.lines.values() for seeds in line.values())
+
+    def draw(self, axis: Axes) -> None:
+        """Draw it."""
+        for number, (label, line) in enumerate(self.lines.items()):
+            ran = {place: seeds for place, seeds in line.items() if len(seeds)}
+            curves = list(zip(*ran.values(), strict=False))  # as many seeds as all places have
+            if curves:
+                how = {"number": number, "marker": "o", "markersize": 3.5, **self.style(label)}
+                band(axis, [place + self.apart * number for place in ran], curves, label=label, **how)
+        axis.set(**self.dress)
+        places = sorted({place for line in self.lines.values() for place in line})
+        axis.set_xticks(places, [f"{place:g}" for place in places])
+        axis.minorticks_off() if axis.get_xscale() == "log" and axis.get_yscale() != "log" else None
+
+
+def grid(path: Path, rows: Sequence[Sequence[Panel]]) -> bool:
+    """Panels in rows, with one legend; False, and no file, where there is nothing to draw.
+
+    Rows and columns that are empty are left out; a panel says what its axes are only where its neighbour does not.
+    """
+    kept = [row for row in rows if any(panel.there for panel in row)]
+    if not kept:
+        return False
+    columns = [k for k in range(len(kept[0])) if any(row[k].there for row in kept)]
+    with panels(path, len(kept), len(columns), size=SIZES.get(len(columns), (3.2, 2.7))) as axes:
+        for (i, j), axis in np.ndenumerate(axes):
+            panel = kept[i][columns[j]]
+            axis.set_visible(panel.there)
+            panel.draw(axis) if panel.there else None
+        labels = {place: (axis.get_xlabel(), axis.get_ylabel()) for place, axis in np.ndenumerate(axes)}
+        for (i, j), axis in np.ndenumerate(axes):
+            if j and axes[i, j - 1].get_visible() and labels[i, j][1] == labels[i, j - 1][1]:
+                axis.set_ylabel("")
+            if i + 1 < len(axes) and axes[i + 1, j].get_visible() and labels[i, j][0] == labels[i + 1, j][0]:
+                axis.set_xlabel("")
+        legend(axes)
+    return True

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ..errors import UsageError
-from ..report.figure import band, panels
+from ..report.curves import Curves
 from ..report.participation import draw_participation
-from .table import Claim, Measure, Row, Table, Values, clearly, curves, first_reaching
+from .judge import less, listed
+from .rows import at_end, cell, rounds_to, rows
+from .table import Claim, Figure, Row, Runs, Table, Values, Verdict, figure
 
 SELECTIONS = {"uniform": "uniform(n=20)", "active": "active(n=20)", "active, weighed": "active(n=20, weigh=true)"}
 AUC, ACCURACY = 0.90, 0.65
@@ -31,100 +31,45 @@ TASKS: dict[str, tuple[str, str, float, int, int, str, float]] = {
 STAND_IN = "handwriting of 317 writers (UNIPEN), 62 classes, in the place of the paper's users of Reddit"
 
 
-def _rounds_to(metric: str, target: float) -> Measure:
-    def measure(summary: dict[str, Any]) -> float:
-        row = first_reaching(summary["run_dir"], target, metric)
-        return math.nan if row is None else float(row["round"])
-
-    return measure
-
-
-def _recall(summary: dict[str, Any]) -> float:
-    return float(summary["metrics"]["minority_recall"])
-
-
-def _name(task: str, selection: str) -> str:
-    return f"{task}, {selection}"
-
-
-def _rows() -> tuple[Row, ...]:
-    rows, recalls = [], []
-    for task, (data, model, lr, batch, rounds, metric, target) in TASKS.items():
-        for words, select in SELECTIONS.items():
-            settings: dict[str, Any] = {
-                "method": "fedavg",
-                "data": data,
-                "model": model,
-                "rounds": rounds,
-                "evaluate_every": 1,
-                "fine_tune": 0,
-                "set": {"select": select, "lr": lr, "batch": batch},
-            }
-            measure, name = _rounds_to(metric, target), _name(task, words)
-            if task == WRITERS:
-                what = f"rounds to {100 * target:.0f} % test accuracy"
-                rows.append(Row(name, settings | {"target": target}, measure=measure, what=what, data=STAND_IN))
-                continue
-            rows.append(Row(name, settings, measure=measure))
-            what = f"recall of the rare class after {rounds} rounds"
-            recalls.append(Row(f"{name}, recall at the end", settings, measure=_recall, what=what))
-    return tuple(rows + recalls)
-
-
-def _saved(values: Values, task: str, selection: str) -> float:
-    """The share of uniform selection's rounds that are saved; NaN where a number is missing."""
-    base, mine = (values.get(_name(task, words)) or [math.nan] for words in ("uniform", selection))
-    return 1 - statistics.fmean(mine) / statistics.fmean(base)
-
-
-def _surely(values: Values, task: str, selection: str) -> bool:
-    """Whether fewer rounds are needed, seed by seed, beyond doubt."""
-    base, mine = (values[_name(task, words)] for words in ("uniform", selection))
-    return clearly([b - a for a, b in zip(mine, base, strict=False)]) is True
+def _row(recall: bool, task: str, words: str) -> Row | None:
+    data, model, lr, batch, rounds, metric, target = TASKS[task]
+    run = cell("fedavg", data, model, rounds, {"select": SELECTIONS[words], "lr": lr, "batch": batch})
+    name, measure = f"{task}, {words}", rounds_to(target, metric)
+    if task == WRITERS:
+        what = f"rounds to {100 * target:.0f} % test accuracy"
+        return None if recall else Row(name, run | {"target": target}, None, measure, what, STAND_IN)
+    if recall:
+        what = f"recall of the rare class after {rounds} rounds"
+        return Row(f"{name}, recall at the end", run, None, at_end("metrics", "minority_recall"), what)
+    return Row(name, run, measure=measure)
 
 
 def _fewer(tasks: Sequence[str], selection: str, text: str, low: float, high: float) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        saved = {task: _saved(values, task, selection) for task in tasks}
+    """The share of uniform selection's rounds that are saved is between two bounds, and more than none beyond doubt."""
+
+    def judge(values: Values) -> Verdict:
+        found = {task: [values.get(f"{task}, {w}") or [math.nan] for w in (selection, "uniform")] for task in tasks}
+        saved = {task: 1 - statistics.fmean(mine) / statistics.fmean(base) for task, (mine, base) in found.items()}
         if any(map(math.isnan, saved.values())):
             return None, "a row was not run, or a seed did not reach the target"
-        shown = ", ".join(f"{task} {100 * share:.0f} %" for task, share in saved.items())
+        shown = listed({task: 100 * share for task, share in saved.items()}, "{} {:.0f} %")
         holds = all(low <= share <= high for share in saved.values())
-        if holds and low > 0 and not all(_surely(values, task, selection) for task in tasks):
+        if holds and low > 0 and not all(less(*pair) for pair in found.values()):
             return None, f"rounds saved: {shown}, but not by more than two standard errors, seed by seed"
         return holds, f"rounds saved: {shown}"
 
     return Claim(text, judge)
 
 
-def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    """The metric of every task over rounds."""
-    there = [task for task in TASKS if any(runs.get(_name(task, words)) for words in SELECTIONS)]
-    if not there:
-        return []
-    name = "active.png"
-    with panels(out / name, 1, len(there), size=(3.3, 2.8)) as axes:
-        for axis, task in zip(axes[0], there, strict=True):
-            metric, target = TASKS[task][-2:]
-            for number, words in enumerate(SELECTIONS):
-                rounds, found = curves(runs.get(_name(task, words), ()), metric)
-                if rounds:
-                    band(axis, rounds, found, number, words)
-            axis.axhline(target, color="#999999", linewidth=0.8, linestyle="--")
-            axis.set_title(task)
-            axis.set_xlabel("round")
-            axis.set_ylabel("area under ROC" if metric == "auc" else "test accuracy")
-        axes[0, 0].legend(loc="lower right")
-    figures = [(name, "Uniform against active selection, mean and one standard deviation over the seeds; dashed: the "
-                      "target. On unipen62 the curves end where the first seed arrives.")]  # fmt: skip
-    task, name = f"{RARE}, lr 0.02", "active-participation.png"
-    caption = f"How often clients took part ({task}), mean over the seeds. Dashed: all equally often."
-    try:
-        draw_participation({words: runs[_name(task, words)] for words in list(SELECTIONS)[:2]}, out / name)
-        figures.append((name, caption))
-    except (KeyError, ValueError, UsageError):  # not run, or by an older version: the figure stays as it was
-        figures += [(name, caption)] if (out / name).is_file() else []
-    return figures
+def _curves(runs: Runs, task: str) -> Curves:
+    metric, target = TASKS[task][-2:]
+    dress = {"title": task, "ylabel": "area under ROC" if metric == "auc" else "test accuracy"}
+    return Curves({words: runs[f"{task}, {words}"] for words in SELECTIONS}, metric, level=target, dress=dress)
+
+
+def _participation(path: Path, runs: Runs) -> None:
+    names = {words: f"{RARE}, lr 0.02, {words}" for words in ("uniform", "active")}
+    draw_participation({words: runs[name] for words, name in names.items() if runs.first(name)}, path)
 
 
 RATES = tuple(task for task in TASKS if task != WRITERS)
@@ -140,8 +85,8 @@ ACTIVE = Table(
         "the place of the paper's text of Reddit and Sentiment140"
     ),
     what=f"rounds to an area under the ROC curve of {AUC}",
-    measure=_rounds_to("auc", AUC),
-    rows=_rows(),
+    measure=rounds_to(AUC, "auc"),
+    rows=rows(_row, (False, True), TASKS, SELECTIONS),
     claims=(
         *(
             _fewer([task], "active", f"{task}: active selection needs 20 to 70 % fewer rounds than uniform.", 0.2, 0.7)
@@ -156,7 +101,19 @@ ACTIVE = Table(
         ),
     ),
     seeds=5,
-    draw=_draw,
+    figures=(
+        figure(
+            "active.png",
+            "Uniform against active selection, mean and one standard deviation over the seeds; dashed: the "
+            "target. On unipen62 the curves end where the first seed arrives.",
+            lambda runs: [[_curves(runs, task) for task in TASKS]],
+        ),
+        Figure(
+            "active-participation.png",
+            f"How often clients took part ({RARE}, lr 0.02), mean over the seeds. Dashed: all equally often.",
+            _participation,
+        ),
+    ),
     notes=(
         "FedAvg, one epoch, 20 clients a round; active selection with alpha = (0.75, 0.01, 0.1). Batches of "
         "10 and a logistic model on the made data; batches of 20 and a perceptron of two layers of 200 on unipen62.",

@@ -9,36 +9,26 @@ import csv
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .table import Claim, Measure, Row, Table, Values, curves
+from ..report.clusters import draw_similarity, draw_splits
+from ..report.curves import Curves
+from ..report.figure import Drawn
+from ..runs.folder import Folder
+from ..runs.start import open as open_run
+from .judge import finite
+from .rows import at_end, cell
+from .table import Claim, Figure, Measure, Row, Runs, Table, Values, Verdict, figure
 
 CLIENTS, ROUNDS, T_MIN = 10, 80, 20
 TRAINING = {"lr": 0.1, "momentum": 0.9, "decay": 0.99, "batch": 128}
-GAIN, LEAST, FOUND = (
-    "gain of a client, on average",
-    "gain of the client that gains least",
-    "agreement with the rotations",
-)
-
-
-def _cell(method: str, more: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "method": method,
-        "data": "unipen62",
-        "partition": "dirichlet=1.0+sample=10000+rotations=2",
-        "clients": CLIENTS,
-        "model": "lg-lenet",
-        "rounds": ROUNDS,
-        "evaluate_every": 1,
-        "fine_tune": 0,
-        "set": TRAINING | dict(more),
-    }
-
-
-FEDAVG, CFL = _cell("fedavg", {"equal": True}), _cell("cfl", {"t_min": T_MIN})
+DEALT: dict[str, Any] = {"partition": "dirichlet=1.0+sample=10000+rotations=2", "clients": CLIENTS}
+FEDAVG = cell("fedavg", "unipen62", "lg-lenet", ROUNDS, TRAINING | {"equal": True}, **DEALT)
+CFL = cell("cfl", "unipen62", "lg-lenet", ROUNDS, TRAINING | {"t_min": T_MIN}, **DEALT)
+GAIN, LEAST = "gain of a client, on average", "gain of the client that gains least"
+FOUND = "agreement with the rotations"
+ALONE = "not run, or the run without splits is missing"
 
 
 def accuracies(folder: Path) -> dict[str, float]:
@@ -58,84 +48,55 @@ def _gains(summary: dict[str, Any]) -> list[float]:
     return []
 
 
-def _macro(summary: dict[str, Any]) -> float:
-    return 100 * float(summary["metrics"]["macro_accuracy"])
-
-
 def _of_gains(pick: Any) -> Measure:
-    def measure(summary: dict[str, Any]) -> float:
-        gains = _gains(summary)
-        return float(pick(gains)) if gains else math.nan
-
-    return measure
+    return lambda summary: float(pick(_gains(summary) or [math.nan]))
 
 
-def _finite(values: Values, setting: str) -> list[float]:
-    return [value for value in values.get(setting, []) if not math.isnan(value)]
+def _every(values: Values) -> Verdict:
+    if not (least := finite(values, LEAST)):
+        return None, ALONE
+    shown = f"gains {statistics.fmean(least):+.1f} points, {min(least):+.1f} in the worst seed"
+    return min(least) > 0, f"the client that gains least {shown}"
 
 
-def _every(values: Values) -> tuple[bool | None, str]:
-    least = _finite(values, LEAST)
-    if not least:
-        return None, "not run, or the run without splits is missing"
-    return (
-        min(least) > 0,
-        f"the client that gains least gains {statistics.fmean(least):+.1f} points, {min(least):+.1f} in the worst seed",
-    )
-
-
-def _ten(values: Values) -> tuple[bool | None, str]:
-    gains = _finite(values, GAIN)
-    if not gains:
-        return None, "not run, or the run without splits is missing"
+def _ten(values: Values) -> Verdict:
+    if not (gains := finite(values, GAIN)):
+        return None, ALONE
     mean = statistics.fmean(gains)
     return 5 <= mean <= 20, f"{mean:+.1f} points on average; 5 to 20 counts as about ten"
 
 
-def _exact(values: Values) -> tuple[bool | None, str]:
-    found = _finite(values, FOUND)
-    if not found:
+def _exact(values: Values) -> Verdict:
+    if not (found := finite(values, FOUND)):
         return None, "not run"
     return min(found) > 0.99, f"adjusted Rand index {', '.join(f'{value:.2f}' for value in found)}"
 
 
-def _draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    from ..errors import UsageError
-    from ..report.clusters import draw_similarity, draw_splits
-    from ..report.figure import band, panels
-    from ..runs.grid import ended
-    from ..runs.record import Folder
+def _clients(runs: Runs) -> Drawn:
+    """Every client at the end, without splits and with them."""
 
-    figures = []
-    runs = {"FedAvg": done.get("FedAvg", ()), "Clustered": done.get("Clustered", ())}
-    if all(runs.values()):
-        with panels(out / "cfl-rounds.png", 1, 2, size=(4.4, 3.2)) as axes:
-            left, right = axes[0]
-            for number, (name, folders) in enumerate(runs.items()):
-                rounds, found = curves(folders, "macro_accuracy")
-                band(left, rounds, [[100 * accuracy for accuracy in one] for one in found], number, name)
-            left.set_xlabel("round")
-            left.set_title("mean accuracy of a client, %")
-            left.legend(loc="lower right")
-            for a, b in zip(*(map(accuracies, folders) for folders in runs.values()), strict=False):
-                for name in a:
-                    right.plot([0, 1], [100 * a[name], 100 * b[name]], "-o", ms=3, lw=0.8, color="#777777", alpha=0.6)
-            right.set_xticks([0, 1], list(runs))
-            right.set_xlim(-0.2, 1.2)
-            right.set_title("every client at the end, %")
-        figures.append(("cfl-rounds.png", "Accuracy over the rounds, and of every client at the end, all seeds."))
-    name, caption = "cfl-splits.png", "Seed 0: cosines of updates as they were when a cluster split, and their tree."
-    kept = Folder(runs["Clustered"][0]).read_tensors("splits.safetensors") if runs["Clustered"] else {}
-    if draw_splits(kept, out / name) or (out / name).is_file():  # an older run has not kept them
-        figures.append((name, caption))
-    name, caption = "cfl-similarity.png", "Seed 0 at the end: cosines of updates from one common start, and their tree."
-    try:
-        if runs["Clustered"] and draw_similarity(ended(Folder.open(runs["Clustered"][0]), "auto"), out / name):
-            figures.append((name, caption))
-    except UsageError:  # its checkpoint is not here: the figure stays as it was
-        if (out / name).is_file():
-            figures.append((name, caption))
-    return figures
+    def draw(axis: Any) -> None:
+        for a, b in zip(map(accuracies, runs["FedAvg"]), map(accuracies, runs["Clustered"]), strict=False):
+            for name in a:
+                axis.plot([0, 1], [100 * a[name], 100 * b[name]], "-o", ms=3, lw=0.8, color="#777777", alpha=0.6)
+        axis.set_xticks([0, 1], ["FedAvg", "Clustered"])
+        axis.set(xlim=(-0.2, 1.2), title="every client at the end, %")
+
+    return Drawn(draw, bool(runs["FedAvg"] and runs["Clustered"]))
+
+
+def _rounds(runs: Runs) -> list[list[Any]]:
+    groups = {name: runs[name] for name in ("FedAvg", "Clustered")}
+    dress = {"title": "mean accuracy of a client", "ylabel": ""}
+    return [[Curves(groups, "macro_accuracy", dress=dress), _clients(runs)]]
+
+
+def _splits(path: Path, runs: Runs) -> bool:
+    return draw_splits(Folder(runs.first("Clustered")).read_tensors("splits.safetensors"), path)
+
+
+def _similarity(path: Path, runs: Runs) -> bool:
+    return draw_similarity(open_run(runs.first("Clustered"), device="auto"), path)
 
 
 CFL_TABLE = Table(
@@ -150,22 +111,34 @@ CFL_TABLE = Table(
         "Dirichlet(1.0) over 10 clients, images of every second client turned by 180 degrees"
     ),
     what="accuracy of a client in %, gains in points",
-    measure=_macro,
+    measure=at_end("metrics", "macro_accuracy", scale=100),
     rows=(
         Row("FedAvg", FEDAVG, what="mean accuracy of a client in %"),
         Row("Clustered", CFL, what="mean accuracy of a client in %"),
-        Row(
-            GAIN, CFL, 10.0, _of_gains(lambda gains: statistics.fmean(gains)), "points above FedAvg, mean over clients"
-        ),
+        Row(GAIN, CFL, 10.0, _of_gains(statistics.fmean), "points above FedAvg, mean over clients"),
         Row(LEAST, CFL, None, _of_gains(min), "points above FedAvg, smallest over clients"),
-        Row(FOUND, CFL, None, lambda s: float(s["metrics"]["ari"]), "adjusted Rand index"),
+        Row(FOUND, CFL, None, at_end("metrics", "ari"), "adjusted Rand index"),
     ),
     claims=(
         Claim("Every client gains by the split.", _every),
         Claim("The gain is about ten points.", _ten),
         Claim("The two groups are found exactly.", _exact),
     ),
-    draw=_draw,
+    figures=(
+        figure(
+            "cfl-rounds.png",
+            "Accuracy over the rounds, and of every client at the end, all seeds.",
+            _rounds,
+        ),
+        Figure(
+            "cfl-splits.png", "Seed 0: cosines of updates as they were when a cluster split, and their tree.", _splits
+        ),
+        Figure(
+            "cfl-similarity.png",
+            "Seed 0 at the end: cosines of updates from one common start, and their tree.",
+            _similarity,
+        ),
+    ),
     seeds=5,
     notes=(
         "The gain of a client is its accuracy at the end less what it has at the end of FedAvg (which counts clients "

@@ -6,10 +6,8 @@ neighbours, and the slowest of all clients and of their links where there is a c
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,16 @@ import numpy as np
 import torch
 
 from ..methods.recipes import build_method
-from ..report.curves import rows_of
-from ..report.figure import band, panels
-from ..runs.record import Folder
-from ..runs.settings import Settings
+from ..report.curves import Curves
+from ..report.figure import Heat
+from ..runs.folder import Folder
+from ..runs.start import built_method
 from ..simulate.clock import Delays, Load
 from ..stacks.cohort import Cohort
 from ..topology import TaskGraph
-from .table import Claim, Row, Table, Values
+from .judge import claim, listed, mean
+from .rows import at_end, cell, correlations, memory_of, rows
+from .table import Claim, Row, Runs, Table, Values, Verdict, figure
 
 LINKS = (0.0, 0.3, 1.0, 3.0)  # seconds, as the authors planned
 COMPUTE, JITTER = 0.2, 0.5  # seconds a step, and how much a moment differs from the next: ours
@@ -39,27 +39,19 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ring, tasks averaged": ("dpa-sgd", {"graph": "ring", "strength": 1e-4, "mix_task": True}),
 }
 WORDS = {"unipen62": "handwriting", "features(har)": "sensors"}
+STAND_INS = {
+    "handwriting": "unipen62, 8 writers drawn by the seed (stands in for FEMNIST)",
+    "sensors": "har, 30 subjects",
+}
+WRITERS = 317  # more clients than these are dealt
 
 
 def _settings(method: str, data: str, clients: int, rounds: int, **given: Any) -> dict[str, Any]:
     name, own = METHODS[method]
-    dealt: dict[str, Any] = (
-        {"clients": clients} if clients <= 317 else {"clients": clients, "partition": "dirichlet=0.3"}
-    )
-    return {
-        "method": name,
-        "data": data,
-        **dealt,
-        "model": "mlp",
-        "rounds": rounds,
-        "evaluate_every": 5 if clients <= 32 else 25,
-        "fine_tune": 0,
-        "set": {"lr": 0.1 if (name, data) == ("mtl", "features(har)") else 0.3} | TASKS | own | given,
-    }
-
-
-def _accuracy(summary: dict[str, Any]) -> float:
-    return 100 * float(summary["metrics"]["macro_accuracy"])
+    dealt = {} if clients <= WRITERS else {"partition": "dirichlet=0.3"}
+    own = {"lr": 0.1 if (name, data) == ("mtl", "features(har)") else 0.3} | TASKS | own | given
+    every = 5 if clients <= 32 else 25
+    return cell(name, data, "mlp", rounds, own, evaluate_every=every, clients=clients, **dealt)
 
 
 def timeline(settings: Mapping[str, Any], seed: int, link: float) -> list[float]:
@@ -84,10 +76,6 @@ def _timeline(
     return tuple(out)
 
 
-def _seconds(settings: Mapping[str, Any], link: float, summary: dict[str, Any]) -> float:
-    return timeline(settings, int(summary["seed"]), link)[-1]
-
-
 MAIN = {
     f"{method}, {WORDS[data]}": _settings(method, data, clients, rounds)
     for data, clients, rounds in (("unipen62", 8, 300), ("features(har)", 30, 200))
@@ -95,50 +83,35 @@ MAIN = {
 }
 
 
-def _rounds(clients: int) -> int:
-    """What a core does in minutes."""
-    return 150 if clients < 128 else 60
+def _many(method: str, clients: int) -> dict[str, Any]:
+    return _settings(method, "unipen62", clients, 150 if clients < 128 else 60)  # what a core does in minutes
 
 
-def _rows() -> tuple[Row, ...]:
-    stand_in = {
-        "handwriting": "unipen62, 8 writers drawn by the seed (stands in for FEMNIST)",
-        "sensors": "har, 30 subjects",
-    }
-    rows = [Row(name, given, data=stand_in[name.rsplit(", ", 1)[1]]) for name, given in MAIN.items()]
-    for clients in (16, 32, 64, 128, 256, 512):
-        for method in ("FedAvg", "ring"):
-            given = _settings(method, "unipen62", clients, _rounds(clients))
-            what = f"unipen62, {clients} " + ("writers" if clients <= 317 else "clients dealt by dirichlet=0.3")
-            rows.append(Row(f"{method}, {clients} clients", given, data=what))
-    for p in (0.3, 0.6, 0.9):
-        given = _settings("ring", "unipen62", 32, 150, graph=f"erdos-renyi(p={p})", strength=1e-5)
-        rows.append(Row(f"density {p}, 32 clients", given, data="unipen62, 32 writers"))
-    for name, given in MAIN.items():
-        for link in LINKS:
-            what, clients = f"simulated seconds of {given['rounds']} rounds", given["clients"]
-            seconds, data = partial(_seconds, given, link), f"the clock alone, {clients} clients"
-            rows.append(Row(f"{name}, links of {link:g} s", given, None, seconds, what, data))
-    for clients in (64, 512):
-        for method in ("FedAvg", "ring"):
-            given = _settings(method, "unipen62", clients, _rounds(clients))
-            seconds, what = partial(_seconds, given, 1.0), f"simulated seconds of {given['rounds']} rounds"
-            name = f"{method}, {clients} clients, links of 1 s"
-            rows.append(Row(name, given, None, seconds, what, f"the clock alone, {clients} clients"))
-    return tuple(rows)
+def _size(clients: int, method: str) -> Row:
+    data = f"unipen62, {clients} " + ("writers" if clients <= WRITERS else "clients dealt by dirichlet=0.3")
+    return Row(f"{method}, {clients} clients", _many(method, clients), data=data)
 
 
-def _mean(values: Values, setting: str) -> float | None:
-    found = values.get(setting)
-    return None if not found or any(map(math.isnan, found)) else statistics.fmean(found)
+def _density(p: float) -> Row:
+    given = _settings("ring", "unipen62", 32, 150, graph=f"erdos-renyi(p={p})", strength=1e-5)
+    return Row(f"density {p}, 32 clients", given, data="unipen62, 32 writers")
+
+
+def _seconds(name: str, given: Mapping[str, Any], link: float) -> Row:
+    what, data = f"simulated seconds of {given['rounds']} rounds", f"the clock alone, {given['clients']} clients"
+
+    def measure(summary: dict[str, Any]) -> float:
+        return timeline(given, int(summary["seed"]), link)[-1]
+
+    return Row(f"{name}, links of {link:g} s", given, None, measure, what, data)
 
 
 def _faster(words: str) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
+    def judge(values: Values) -> Verdict:
         said, holds = [], []
         for link in LINKS:
-            slow, fast = (_mean(values, f"{m}, {words}, links of {link:g} s") for m in ("FedAvg", "ring"))
-            if slow and fast:
+            slow, fast = (mean(values, f"{m}, {words}, links of {link:g} s") for m in ("FedAvg", "ring"))
+            if slow > 0 and fast > 0:
                 holds.append(fast <= 0.9 * slow)
                 said.append(f"{100 * (1 - fast / slow):.0f} % at {link:g} s")
         if not holds:
@@ -148,84 +121,52 @@ def _faster(words: str) -> Claim:
     return Claim(f"For as many rounds the ring needs less time than FedAvg, by a tenth or more ({words}).", judge)
 
 
-def _comparable(method: str, words: str) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        found = {name: _mean(values, f"{name}, {words}") for name in METHODS}
-        if any(value is None for value in found.values()):
-            return None, "not all rows were run"
-        shown = "; ".join(f"{name} {value:.1f} %" for name, value in found.items())
-        there = {name: value for name, value in found.items() if value is not None}
-        return there[method] >= max(there["FedAvg"], there["FedAvg-MTL"]) - 2, shown
-
-    return Claim(f"The {method} is at most 2 points below FedAvg and FedAvg-MTL ({words}).", judge)
-
-
-def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    """Accuracy over rounds and seconds, and covariances."""
-    figures = []
-    there = {name: folders for name, folders in done.items() if name in MAIN and folders}
-    if there:
-        with panels(out / "dpa-sgd-curves.png", 2, 3, size=(3.6, 2.9)) as axes:
-            for row, words in enumerate(WORDS.values()):
-                for number, method in enumerate(METHODS):
-                    name = f"{method}, {words}"
-                    for column, link in enumerate((None, 0.3, 3.0)):
-                        if name in there:
-                            _curve(axes[row, column], there[name], MAIN[name], link, number, method)
-                for column, link in enumerate((None, 0.3, 3.0)):
-                    axes[row, column].set_title(words if link is None else f"{words}, links of {link:g} s")
-                    axes[row, column].set_xlabel("rounds" if link is None else "simulated seconds")
-                    axes[row, column].set_ylim(bottom=80 if words == "sensors" else 0)
-                axes[row, 0].set_ylabel("accuracy, mean of clients, %")
-            axes[0, 0].legend(loc="lower right")
-        figures.append(("dpa-sgd-curves.png", "Mean accuracy of the clients over rounds and over simulated seconds."))
-    related = {m: there[name] for m in ("ring", "FedAvg-MTL") if (name := f"{m}, sensors") in there}
-    if len(related) == 2:
-        with panels(out / "dpa-sgd-covariances.png", 1, 2, size=(4.0, 3.4)) as axes:
-            for axis, (method, folders) in zip(axes[0], related.items(), strict=True):
-                image = axis.imshow(correlations(folders[0], method == "ring"), cmap="RdBu_r", vmin=-1, vmax=1)
-                axis.set_title(f"{method}: how tasks are related")
-                axis.set_xlabel("subject")
-                axis.grid(False)
-            axes[0, 0].set_ylabel("subject")
-            axes[0, 1].figure.colorbar(image, ax=axes[0, 1], shrink=0.85, label="correlation")
-        caption = "Correlations of the subjects' tasks (seed 0). Ring: each row from the subject's own covariance."
-        figures.append(("dpa-sgd-covariances.png", caption))
-    return figures
+def _comparable(words: str, method: str) -> Claim:
+    text = f"The {method} is at most 2 points below FedAvg and FedAvg-MTL ({words})."
+    return claim(
+        text,
+        {name: f"{name}, {words}" for name in METHODS},
+        lambda found: (
+            found[method] >= max(found["FedAvg"], found["FedAvg-MTL"]) - 2,
+            listed(found, "{} {:.1f} %", "; "),
+        ),
+        "not all rows were run",
+    )
 
 
-def _curve(
-    axis: Any, folders: Sequence[Path], settings: Mapping[str, Any], link: float | None, number: int, label: str
-) -> None:
-    runs = [rows_of(folder) for folder in folders]
-    rounds = [row["round"] for row in runs[0]]
-    curves = [[100 * row["macro_accuracy"] for row in rows] for rows in runs]
-    x: Any = rounds
-    if link is not None:
-        times = [timeline(settings, seed, link) for seed in range(len(folders))]
-        x = np.mean([[line[r] for r in rounds] for line in times], 0)
-    band(axis, x, curves, number, label)
+def _curves(runs: Runs, words: str, link: float | None) -> Curves:
+    def seconds(folder: Path, rounds: list[int]) -> list[float]:
+        settings = Folder.open(folder).read_config()[0].model_dump()
+        ends = timeline(settings, settings["seed"], link or 0.0)
+        return [ends[round] for round in rounds]
+
+    dress: dict[str, Any] = {"title": words if link is None else f"{words}, links of {link:g} s"}
+    dress |= {"ylim": (0.8 if words == "sensors" else 0.0, None), "ylabel": "accuracy, mean of clients"}
+    groups = {method: runs[f"{method}, {words}"] for method in METHODS}
+    if link is None:
+        return Curves(groups, "macro_accuracy", dress=dress)
+    return Curves(groups, "macro_accuracy", seconds, dress=dress | {"xlabel": "simulated seconds"})
 
 
-def correlations(folder: Path, ring: bool) -> Any:
+def between_tasks(folder: Path, ring: bool) -> Any:
     """(tasks, tasks) correlations from a run's last checkpoint; of a graph, row k from the covariance of client k."""
-    checkpoint, _ = Folder.open(folder).load()
-    assert checkpoint is not None
-    memory, n = checkpoint.state.memory, len(checkpoint.state.memory["examples"])
+    memory = memory_of(folder)
+    n = len(memory["examples"])
     if not ring:
-        cov = memory["covariance"].view(n, n)
-        scale = cov.diagonal().sqrt()
-        return (cov / scale / scale[:, None]).numpy()
-    settings = Settings.of(Folder.open(folder).read_json("config.json"))
-    topology = settings.build_method().exchanges[0].topology
+        return correlations(memory["covariance"].view(n, n)).numpy()
+    topology = built_method(Folder.open(folder).read_config()[0]).exchanges[0].topology
     assert isinstance(topology, TaskGraph)
     sets, out = topology.sets(n), np.full((n, n), np.nan)
     for k in range(n):
         who = sets.members[sets.offset[k] : sets.offset[k + 1]]
         cov = memory["covariance"][sets.place[k] : sets.place[k + 1]].view(len(who), len(who))
-        scale, mine = cov.diagonal().sqrt(), int((who == k).nonzero())
-        out[k, who.numpy()] = (cov[mine] / scale / scale[mine]).numpy()
+        out[k, who.numpy()] = correlations(cov)[int((who == k).nonzero())].numpy()
     return out
+
+
+def _related(runs: Runs, method: str, bar: str = "") -> Heat:
+    dress = {"title": f"{method}: how tasks are related", "xlabel": "subject", "ylabel": "subject"}
+    return Heat(between_tasks(runs.first(f"{method}, sensors"), method == "ring"), bar, dress)
 
 
 DPA_SGD = Table(
@@ -238,12 +179,18 @@ DPA_SGD = Table(
     ),
     data="unipen62, handwriting of 62 classes in the place of FEMNIST; har, windows of a phone's sensors as features",
     what="test accuracy in %, mean of the clients, at the last round; or simulated seconds where a row says so",
-    measure=_accuracy,
-    rows=_rows(),
+    measure=at_end("metrics", "macro_accuracy", scale=100),
+    rows=(
+        *(Row(name, given, data=STAND_INS[name.rsplit(", ", 1)[1]]) for name, given in MAIN.items()),
+        *rows(_size, (16, 32, 64, 128, 256, 512), ("FedAvg", "ring")),
+        *rows(_density, (0.3, 0.6, 0.9)),
+        *rows(lambda name, link: _seconds(name, MAIN[name], link), MAIN, LINKS),
+        *rows(lambda n, how: _seconds(f"{how}, {n} clients", _many(how, n), 1.0), (64, 512), ("FedAvg", "ring")),
+    ),
     claims=(
         _faster("handwriting"),
         _faster("sensors"),
-        *(_comparable(method, words) for words in WORDS.values() for method in ("ring", "ring, tasks averaged")),
+        *(_comparable(words, method) for words in WORDS.values() for method in ("ring", "ring, tasks averaged")),
     ),
     seeds=5,
     notes=(
@@ -267,5 +214,16 @@ DPA_SGD = Table(
         "Five steps of ten examples between exchanges; everybody takes part in every round. Rows of 16 to 64 "
         "clients have 150 rounds, those of more clients 60: compare methods at one size, not sizes.",
     ),
-    draw=draw,
+    figures=(
+        figure(
+            "dpa-sgd-curves.png",
+            "Mean accuracy of the clients over rounds and over simulated seconds.",
+            lambda runs: [[_curves(runs, words, link) for link in (None, 0.3, 3.0)] for words in WORDS.values()],
+        ),
+        figure(
+            "dpa-sgd-covariances.png",
+            "Correlations of the subjects' tasks (seed 0). Ring: each row from the subject's own covariance.",
+            lambda runs: [[_related(runs, "ring"), _related(runs, "FedAvg-MTL", "correlation")]],
+        ),
+    ),
 )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..report.figure import band, panels
-from .table import Claim, Measure, Row, Table, Values, clearly, curves, first_reaching
+from ..report.curves import Curves, Over
+from .judge import every, less, reached
+from .rows import cell, first_reaching, rounds_to, rows
+from .table import Claim, Row, Runs, Table, Values, Verdict, figure
 
 TARGETS = (0.90, 0.95, 0.97)
 PRICED = 0.95  # the target whose megabytes are counted
@@ -30,26 +31,9 @@ CHOSEN: dict[int, tuple[int, float, float, float]] = {
 def _settings(method: str, epochs: int) -> dict[str, Any]:
     rounds, lr, mu, strength = CHOSEN[epochs]
     own = {"FedAvg": {}, "FedProx": {"mu": mu}, "FedCurv": {"strength": strength, "implicit": True}}[method]
-    return {
-        "method": method.lower(),
-        "data": "mnist",
-        "partition": "shards=2",
-        "clients": 100,
-        "model": "2nn",
-        "rounds": rounds,
-        "target": max(TARGETS),
-        "evaluate_every": 1,
-        "fine_tune": 0,
-        "set": {"select": "uniform(n=10)", "lr": lr, "epochs": epochs, "batch": 20} | own,
-    }
-
-
-def _rounds_to(target: float) -> Measure:
-    def measure(summary: dict[str, Any]) -> float:
-        row = first_reaching(summary["run_dir"], target)
-        return math.nan if row is None else float(row["round"])
-
-    return measure
+    training = {"select": "uniform(n=10)", "lr": lr, "epochs": epochs, "batch": 20}
+    more: dict[str, Any] = {"partition": "shards=2", "clients": 100, "target": max(TARGETS)}
+    return cell(method.lower(), "mnist", "2nn", rounds, training | own, **more)
 
 
 def _megabytes(summary: dict[str, Any]) -> float:
@@ -61,99 +45,56 @@ def _name(epochs: int, target: float, method: str, what: str = "rounds") -> str:
     return f"E={epochs}, {what} to {100 * target:.0f} %, {method}"
 
 
-def _rows() -> tuple[Row, ...]:
-    rows = []
-    for epochs in CHOSEN:
-        for target in TARGETS:
-            for method in METHODS:
-                name = _name(epochs, target, method)
-                rows.append(Row(name, _settings(method, epochs), measure=_rounds_to(target)))
+def _rows(epochs: int) -> Iterator[Row]:
+    for target in TARGETS:
         for method in METHODS:
-            name = _name(epochs, PRICED, method, "MB")
-            what = f"megabytes up and down to {100 * PRICED:.0f} %"
-            rows.append(Row(name, _settings(method, epochs), measure=_megabytes, what=what))
-    return tuple(rows)
+            yield Row(_name(epochs, target, method), _settings(method, epochs), measure=rounds_to(target))
+    for method in METHODS:
+        what = f"megabytes up and down to {100 * PRICED:.0f} %"
+        yield Row(_name(epochs, PRICED, method, "MB"), _settings(method, epochs), None, _megabytes, what)
 
 
-def _ratios(values: Values, epochs: int, other: str, targets: Sequence[float], what: str) -> dict[str, float]:
-    """The other method's rounds, or megabytes, over FedCurv's, by target.
+def _ratio(values: Values, settings: Sequence[str]) -> float | None:
+    """The second's rounds, or megabytes, over the first's.
 
-    Where FedCurv did not get there with every seed and the other did, 0; the other way round, infinity; where neither
-    did, or a row was not run, there is no ratio.
+    Where the first did not get there with every seed and the second did, 0; the other way round, infinity; None where
+    neither did, or a row was not run.
     """
-    out = {}
-    for target in targets:
-        mine, theirs = (values.get(_name(epochs, target, method, what)) for method in ("FedCurv", other))
-        if not mine or not theirs:
-            continue
-        lost, late = (any(map(math.isnan, numbers)) for numbers in (mine, theirs))
-        if not (lost and late):
-            ratio = 0.0 if lost else math.inf if late else statistics.fmean(theirs) / statistics.fmean(mine)
-            out[f"{100 * target:.0f} %"] = ratio
-    return out
+    mine, theirs = (reached(values, setting) for setting in settings)
+    if not all(values.get(setting) for setting in settings) or not (mine or theirs):
+        return None
+    return 0.0 if not mine else math.inf if not theirs else statistics.fmean(theirs) / statistics.fmean(mine)
 
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2f} times" if 0 < ratio < math.inf else f"only {'the other' if not ratio else 'FedCurv'} got there"
 
 
-def _sure(values: Values, epochs: int, other: str, target: float, ratio: float) -> bool | None:
-    """Whether a ratio is on one side of one beyond doubt."""
-    if not 0 < ratio < math.inf:
-        return ratio > 0
-    mine, theirs = (values[_name(epochs, target, method)] for method in ("FedCurv", other))
-    return clearly([b - a for a, b in zip(mine, theirs, strict=False)])
-
-
 def _fewer(epochs: int, other: str) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        ratios = _ratios(values, epochs, other, TARGETS, "rounds")
-        if not ratios:
+    def judge(values: Values) -> Verdict:
+        shown, sure = [], []
+        for target in TARGETS:
+            pair = [_name(epochs, target, method) for method in ("FedCurv", other)]
+            if (ratio := _ratio(values, pair)) is not None:
+                shown.append(f"to {100 * target:.0f} % {_times(ratio)}")
+                sure.append(less(values[pair[0]], values[pair[1]]) if 0 < ratio < math.inf else ratio > 0)
+        if not shown:
             return None, "a row was not run, or no target was reached by every seed of one of them"
-        shown = ", ".join(f"to {target} {_times(ratio)}" for target, ratio in ratios.items())
-        sure = [
-            _sure(values, epochs, other, float(target.rstrip(" %")) / 100, ratio) for target, ratio in ratios.items()
-        ]
-        holds = False if False in sure else None if None in sure else True
-        return holds, f"{other}'s rounds over FedCurv's: {shown}"
+        return every(sure), f"{other}'s rounds over FedCurv's: {', '.join(shown)}"
 
     return Claim(f"With E = {epochs}, FedCurv needs fewer rounds than {other} to every target.", judge)
 
 
-def _cheaper(values: Values) -> tuple[bool | None, str]:
-    largest = max(CHOSEN)
-    ratios = _ratios(values, largest, "FedAvg", (PRICED,), "MB")
-    if not ratios:
+def _cheaper(values: Values) -> Verdict:
+    ratio = _ratio(values, [_name(max(CHOSEN), PRICED, method, "MB") for method in ("FedCurv", "FedAvg")])
+    if ratio is None:
         return None, "a row was not run, or the target was not reached by every seed of one of them"
-    (ratio,) = ratios.values()
-    return ratio > 1, f"FedAvg's megabytes over FedCurv's with E = {largest}: {_times(ratio)}"
+    return ratio > 1, f"FedAvg's megabytes over FedCurv's with E = {max(CHOSEN)}: {_times(ratio)}"
 
 
-def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    """Accuracy over rounds, and over what was sent, a column for every E."""
-    there = [e for e in CHOSEN if any(runs.get(_name(e, PRICED, method)) for method in METHODS)]
-    if not there:
-        return []
-    name = "fedcurv.png"
-    with panels(out / name, 2, len(there), size=(3.6, 2.6)) as axes:
-        for column, epochs in enumerate(there):
-            for number, method in enumerate(METHODS):
-                mine = runs.get(_name(epochs, PRICED, method), ())
-                rounds, found = curves(mine, "micro_accuracy")
-                if not rounds:
-                    continue
-                (sent, *_), (heard, *_) = curves(mine, "bytes_up")[1], curves(mine, "bytes_down")[1]
-                band(axes[0, column], rounds, found, number, method)
-                band(axes[1, column], [(a + b) / 1e6 for a, b in zip(sent, heard, strict=True)], found, number, method)
-            for row, words in enumerate(("round", "megabytes up and down")):
-                axes[row, column].set_xlabel(words)
-                axes[row, column].set_ylim(0.5, 1)
-            axes[0, column].set_title(f"E = {epochs}")
-        for row in (0, 1):
-            axes[row, 0].set_ylabel("test accuracy")
-        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return [(name, "Test accuracy over rounds (above) and over all that was sent (below), mean and one standard "
-                   "deviation over the seeds, as far as the first seed that reached 97 %.")]  # fmt: skip
+def _curves(runs: Runs, epochs: int, over: Over) -> Curves:
+    groups = {method: runs[_name(epochs, PRICED, method)] for method in METHODS}
+    return Curves(groups, over=over, dress={"title": f"E = {epochs}", "ylim": (0.5, 1), "ylabel": "test accuracy"})
 
 
 FEDCURV = Table(
@@ -165,8 +106,8 @@ FEDCURV = Table(
     ),
     data="MNIST, two shards of sorted digits a client, 100 clients, 10 a round; a perceptron of two layers of 200",
     what="rounds to a test accuracy",
-    measure=_rounds_to(max(TARGETS)),
-    rows=_rows(),
+    measure=rounds_to(max(TARGETS)),
+    rows=rows(_rows, CHOSEN),
     claims=(
         _fewer(20, "FedAvg"),
         _fewer(20, "FedProx"),
@@ -175,7 +116,14 @@ FEDCURV = Table(
         Claim("FedCurv is also cheaper than FedAvg at equal bytes, where E is large.", _cheaper),
     ),
     seeds=5,
-    draw=_draw,
+    figures=(
+        figure(
+            "fedcurv.png",
+            "Test accuracy over rounds (above) and over all that was sent (below), mean and one standard "
+            "deviation over the seeds, as far as the first seed that reached 97 %.",
+            lambda runs: [[_curves(runs, epochs, over) for epochs in CHOSEN] for over in ("rounds", "bytes")],
+        ),
+    ),
     notes=(
         "One run of a method, an E and a seed gives all its rows; it ends at 97 %. A row has a mean only where every "
         "seed got there; a claim counts a target for the method that reached it with every seed, if the other did not.",

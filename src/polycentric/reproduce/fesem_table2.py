@@ -11,7 +11,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .table import Claim, Measure, Row, Table, Values, clearly
+from .judge import clearly, error_of, finite
+from .rows import at_end, rows
+from .table import Claim, Row, Table, Values, Verdict
 
 METRICS = {
     "micro_accuracy": "micro acc.",
@@ -109,37 +111,15 @@ def setting(name: str, data: str, view: str, metric: str) -> str:
     return f"{name}, {data}, {view}, {metric.replace('_', ' ')}"
 
 
-def _at(path: tuple[str, ...], metric: str) -> Measure:
-    def measure(summary: dict[str, Any]) -> float:
-        found: Any = summary
-        for key in path:
-            found = (found or {}).get(key)
-        value = (found or {}).get(metric)
-        return math.nan if value is None else 100 * float(value)
-
-    return measure
-
-
-def _rows() -> tuple[Row, ...]:
-    rows = []
-    for place, data in enumerate(STAND_INS):
-        for view, (title, names, path) in VIEWS.items():
-            for name in (*names, *(BY_EPOCHS if data == "unipen62" else ())):
-                for column, metric in enumerate(METRICS):
-                    rows.append(
-                        Row(
-                            setting(name, data, view, metric),
-                            cell(name, data),
-                            PAPER[name][place][column] if name in PAPER else None,
-                            _at(path, metric),
-                            f"{metric.replace('_', ' ')} in %, {title}",
-                            STAND_INS[data],
-                            f"{STAND_INS[data]}: {title}",
-                            name,
-                            METRICS[metric],
-                        )
-                    )
-    return tuple(rows)
+def _row(data: str, view: str, name: str, metric: str) -> Row | None:
+    title, names, path = VIEWS[view]
+    if name not in (*names, *(BY_EPOCHS if data == "unipen62" else ())):
+        return None
+    place, words, measure = list(STAND_INS).index(data), metric.replace("_", " "), at_end(*path, metric, scale=100)
+    paper = PAPER[name][place][list(METRICS).index(metric)] if name in PAPER else None
+    where = (f"{STAND_INS[data]}: {title}", name, METRICS[metric])
+    what = f"{words} in %, {title}"
+    return Row(setting(name, data, view, metric), cell(name, data), paper, measure, what, STAND_INS[data], *where)
 
 
 # -- claims --------------------------------------------------------------------------------------------------
@@ -156,32 +136,28 @@ def shown(found: list[float]) -> str:
     mean = f"{statistics.fmean(found):+.1f}"
     if len(found) < 2:
         return f"{mean} points (one seed)"
-    error = statistics.stdev(found) / math.sqrt(len(found))
-    return f"{mean} ± {error:.1f} points (mean and standard error, {len(found)} seeds)"
+    return f"{mean} ± {error_of(found):.1f} points (mean and standard error, {len(found)} seeds)"
 
 
-def above(values: Values, a: str, b: str) -> tuple[bool | None, str]:
+def above(values: Values, a: str, b: str) -> Verdict:
     """Whether a is clearly above b, or below; None in between."""
     found = lead(values, a, b)
     return (clearly(found), shown(found)) if found else (None, "one of the two was not run")
 
 
 def _versus(data: str, a: str, b: str, text: str, view: str = "own center") -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
+    def judge(values: Values) -> Verdict:
         return above(values, *(setting(name, data, view, "micro_accuracy") for name in (a, b)))
 
     return Claim(text, judge)
 
 
 def _extreme(data: str, name: str, text: str, pick: Callable[..., str]) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        means = {}
-        for other in PAPER:
-            found = [v for v in values.get(setting(other, data, "own center", "micro_accuracy"), []) if v == v]
-            if found:
-                means[other] = statistics.fmean(found)
-        if len(means) < len(PAPER):
+    def judge(values: Values) -> Verdict:
+        found = {other: finite(values, setting(other, data, "own center", "micro_accuracy")) for other in PAPER}
+        if not all(found.values()):
             return None, "not every method was run"
+        means = {other: statistics.fmean(numbers) for other, numbers in found.items()}
         best = pick(means, key=means.__getitem__)
         rival = pick((m for m in means if m != name), key=means.__getitem__)
         sides = (name, rival) if pick is max else (rival, name)
@@ -192,7 +168,7 @@ def _extreme(data: str, name: str, text: str, pick: Callable[..., str]) -> Claim
 
 
 def _optimism(data: str) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
+    def judge(values: Values) -> Verdict:
         leads = [
             lead(values, *(setting(name, data, view, "micro_accuracy") for name in ("FeSEM(4)", "FedAvg")))
             for view in ("own center", "best center", "one center")
@@ -243,8 +219,8 @@ FESEM_TABLE2 = Table(
         "6,178 images of 32 x 32) for FedCelebA, of which it is a part"
     ),
     what="micro and macro accuracy and F1, in %",
-    measure=_at(("metrics",), "micro_accuracy"),
-    rows=_rows(),
+    measure=at_end("metrics", "micro_accuracy", scale=100),
+    rows=rows(_row, STAND_INS, VIEWS, (*PAPER, *BY_EPOCHS), METRICS),
     claims=_claims(),
     seeds=5,
     notes=(

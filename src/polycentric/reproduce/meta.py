@@ -7,15 +7,16 @@ and a model trained centrally to the same accuracy.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..report.figure import colour, panels
-from .table import Claim, Measure, Row, Table, Values
+from ..report.figure import Drawn, Panel, Points, colour
+from .judge import claim, listed, reached
+from .rows import at_end, cell, rows
+from .table import Claim, Measure, Row, Runs, Table, Values, Verdict, figure
 
 ROUNDS = 60  # of FedAvg(E)
 REPTILE = 40  # rounds of Reptile after that
@@ -23,6 +24,7 @@ EQUAL = 0.75  # test accuracy at which the central model and FedAvg's are compar
 EPOCHS = (2, 5, 10, 20)
 COHORTS = (5, 20)
 BEFORE, AFTER = "initial", "personalised"
+BOTH = (BEFORE, AFTER)
 
 # (clients a round, E) -> the paper's initial and personalised accuracy, with their standard deviations
 PAPER: dict[tuple[int, int], tuple[float, float, float, float]] = {
@@ -36,168 +38,118 @@ PAPER: dict[tuple[int, int], tuple[float, float, float, float]] = {
     (20, 20): (0.8391, 0.0081, 0.8953, 0.0022),
 }
 MOMENTUM = "momentum(lr=1, beta=0.9)"
-CONTINUED = f"20 clients, E=5, {REPTILE} rounds more"
-TUNED = f"20 clients, E=5, then {REPTILE} rounds of Reptile with Adam"
-CENTRAL = f"trained centrally to {100 * EQUAL:.0f} %"
-ALIKE = f"20 clients, E=5, to {100 * EQUAL:.0f} %"
+MISSING = "a row was not run, or a seed did not reach its target"
 
 
-def _accuracy(when: str) -> Measure:
-    """The mean accuracy of the clients held out, each counted the same."""
-
-    def measure(summary: dict[str, Any]) -> float:
-        found = summary["held_out"]["in_use" if when == BEFORE else "personalised"]["macro_accuracy"]
-        return math.nan if found is None else float(found)
-
-    return measure
-
-
-def _reached(when: str) -> Measure:
-    """The same, of runs that reached their target; the others make no number."""
-    accuracy = _accuracy(when)
-    return lambda summary: math.nan if summary["rounds_to_target"] is None else accuracy(summary)
+def _run(rounds: int, own: dict[str, Any], cohort: int = 20, method: str = "fedavg", every: int = 10) -> dict[str, Any]:
+    center = {"center": MOMENTUM} if method == "fedavg" else {"first": MOMENTUM, "second": "adam(lr=0.001, eps=1e-5)"}
+    own = {"select": f"uniform(n={cohort})", "lr": 0.02, "batch": 20} | center | own
+    more: dict[str, Any] = {"evaluate_every": every, "fine_tune": 5, "held_out": 0.25, "held_out_seed": 0}
+    return cell(method, "unipen62", "femnist-cnn", rounds, own, **more)
 
 
 def _name(cohort: int, epochs: int) -> str:
     return f"{cohort} clients, E={epochs}"
 
 
-def _run(rounds: int, own: dict[str, Any], cohort: int = 20, method: str = "fedavg", every: int = 10) -> dict[str, Any]:
-    center = {"center": MOMENTUM} if method == "fedavg" else {"first": MOMENTUM, "second": "adam(lr=0.001, eps=1e-5)"}
-    return {
-        "method": method,
-        "data": "unipen62",
-        "model": "femnist-cnn",
-        "rounds": rounds,
-        "evaluate_every": every,
-        "fine_tune": 5,
-        "held_out": 0.25,
-        "held_out_seed": 0,
-        "set": {"select": f"uniform(n={cohort})", "lr": 0.02, "batch": 20} | center | own,
-    }
+CONTINUED = f"20 clients, E=5, {REPTILE} rounds more"
+TUNED = f"20 clients, E=5, then {REPTILE} rounds of Reptile with Adam"
+CENTRAL = f"trained centrally to {100 * EQUAL:.0f} %"
+ALIKE = f"20 clients, E=5, to {100 * EQUAL:.0f} %"
+RUNS = {_name(cohort, epochs): _run(ROUNDS, {"epochs": epochs}, cohort) for cohort, epochs in PAPER} | {
+    CONTINUED: _run(ROUNDS + REPTILE, {"epochs": 5}),
+    TUNED: _run(ROUNDS + REPTILE, {"rounds": ROUNDS, "epochs": 5, "steps": 10}, method="meta"),
+    ALIKE: _run(200, {"epochs": 5}, every=1) | {"target": EQUAL},
+    CENTRAL: _run(4000, {"steps": 1, "center": "momentum(lr=2, beta=0.9)"}, every=5) | {"target": EQUAL},
+}
 
 
-def _rows() -> tuple[Row, ...]:
-    rows = []
-
-    def both(name: str, settings: dict[str, Any], paper: Sequence[float | None] = (None, None)) -> None:
-        measure = _reached if "target" in settings else _accuracy
-        for when, number in zip((BEFORE, AFTER), paper, strict=True):
-            what = f"{when} accuracy at clients held out"
-            rows.append(Row(f"{name}, {when}", settings, number, measure=measure(when), what=what))
-
-    for (cohort, epochs), (before, _, after, _) in PAPER.items():
-        both(_name(cohort, epochs), _run(ROUNDS, {"epochs": epochs}, cohort), (before, after))
-    both(CONTINUED, _run(ROUNDS + REPTILE, {"epochs": 5}))
-    both(TUNED, _run(ROUNDS + REPTILE, {"rounds": ROUNDS, "epochs": 5, "steps": 10}, method="meta"))
-    both(ALIKE, _run(200, {"epochs": 5}, every=1) | {"target": EQUAL})
-    both(CENTRAL, _run(4000, {"steps": 1, "center": "momentum(lr=2, beta=0.9)"}, every=5) | {"target": EQUAL})
-    return tuple(rows)
+def _accuracy(when: str, target: bool = False) -> Measure:
+    """The mean accuracy of the clients held out, each counted the same; of runs that reached their target, if any."""
+    accuracy = at_end("held_out", "in_use" if when == BEFORE else "personalised", "macro_accuracy")
+    return lambda summary: math.nan if target and summary["rounds_to_target"] is None else accuracy(summary)
 
 
-def _numbers(values: Values, name: str, when: str) -> list[float] | None:
-    found = values.get(f"{name}, {when}")
-    return None if not found or any(map(math.isnan, found)) else found
+def _rows(name: str) -> Iterator[Row]:
+    paper = {_name(*key): (before, after) for key, (before, _, after, _) in PAPER.items()}.get(name, (None, None))
+    for when, number in zip(BOTH, paper, strict=True):
+        measure = _accuracy(when, "target" in RUNS[name])
+        yield Row(f"{name}, {when}", RUNS[name], number, measure, f"{when} accuracy at clients held out")
 
 
-def _mean(values: Values, name: str, when: str) -> float:
-    found = _numbers(values, name, when)
-    return math.nan if found is None else statistics.fmean(found)
-
-
-MISSING = "a row was not run, or a seed did not reach its target"
-
-
-def _steadier(values: Values) -> tuple[bool | None, str]:
+def _steadier(values: Values) -> Verdict:
     """Root mean square over the eight rows of the deviation between seeds."""
-    deviations = {}
-    for when in (BEFORE, AFTER):
-        found = [_numbers(values, _name(*key), when) for key in PAPER]
-        if any(one is None or len(one) < 2 for one in found):
+    off = {}
+    for when in BOTH:
+        found = [reached(values, f"{_name(*key)}, {when}") for key in PAPER]
+        if any(len(one) < 2 for one in found):
             return None, MISSING
-        deviations[when] = math.sqrt(statistics.fmean([statistics.variance(one) for one in found if one]))
-    if not deviations[AFTER]:
+        off[when] = math.sqrt(statistics.fmean([statistics.variance(one) for one in found]))
+    if not off[AFTER]:
         return None, "the seeds do not differ"
-    ratio = deviations[BEFORE] / deviations[AFTER]
+    ratio = off[BEFORE] / off[AFTER]
     theirs = [math.sqrt(statistics.fmean([row[at] ** 2 for row in PAPER.values()])) for at in (1, 3)]
     return ratio >= 2, (
-        f"standard deviation between seeds {deviations[BEFORE]:.4f} before and {deviations[AFTER]:.4f} after, "
+        f"standard deviation between seeds {off[BEFORE]:.4f} before and {off[AFTER]:.4f} after, "
         f"{ratio:.1f} times; {theirs[0]:.4f} and {theirs[1]:.4f} in the paper, {theirs[0] / theirs[1]:.1f} times"
     )
 
 
 def _up_to_a_point(cohort: int) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        found = {epochs: _mean(values, _name(cohort, epochs), AFTER) for epochs in EPOCHS}
-        if any(map(math.isnan, found.values())):
-            return None, MISSING
+    def judge(found: dict[int, float]) -> Verdict:
         best = max(found, key=lambda epochs: found[epochs])
         paper = max(EPOCHS, key=lambda epochs: PAPER[cohort, epochs][2])
-        shown = ", ".join(f"E={epochs} {value:.4f}" for epochs, value in found.items())
-        return min(EPOCHS) < best < max(EPOCHS), f"{shown}: best with E={best}, with E={paper} in the paper"
+        shown = f"{listed(found, 'E={} {:.4f}')}: best with E={best}, with E={paper} in the paper"
+        return min(EPOCHS) < best < max(EPOCHS), shown
 
-    return Claim(f"{cohort} clients a round: a larger E helps personalised accuracy up to a point.", judge)
+    text = f"{cohort} clients a round: a larger E helps personalised accuracy up to a point."
+    return claim(text, {epochs: f"{_name(cohort, epochs)}, {AFTER}" for epochs in EPOCHS}, judge, MISSING)
 
 
 def _higher(better: str, worse: str, when: Sequence[str], text: str) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        pairs = {w: (_mean(values, better, w), _mean(values, worse, w)) for w in (BEFORE, AFTER)}
-        if any(math.isnan(a) or math.isnan(b) for a, b in pairs.values()):
-            return None, MISSING
-        shown = ", ".join(f"{w} {a:.4f} against {b:.4f}" for w, (a, b) in pairs.items())
-        return all(pairs[w][0] > pairs[w][1] for w in when), shown
+    def judge(found: dict[tuple[str, str], float]) -> Verdict:
+        shown = ", ".join(f"{w} {found[better, w]:.4f} against {found[worse, w]:.4f}" for w in BOTH)
+        return all(found[better, w] > found[worse, w] for w in when), shown
 
-    return Claim(text, judge)
+    return claim(text, {(name, w): f"{name}, {w}" for name in (better, worse) for w in BOTH}, judge, MISSING)
 
 
-def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    """Accuracy before and after by E, and every client before and after in one run."""
-    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for key in PAPER:
-        ends = [json.loads((p / "summary.json").read_text()) for p in runs.get(f"{_name(*key)}, {AFTER}", ())]
-        pairs = [(_accuracy(BEFORE)(s), _accuracy(AFTER)(s)) for s in ends if "metrics" in s]
-        if pairs:
-            found[key] = pairs
-    if not found:
-        return []
-    name = "meta.png"
-    with panels(out / name, 1, 2, size=(4.4, 3.5)) as axes:
-        left, right = axes[0]
-        for number, cohort in enumerate(COHORTS):
-            mine = {epochs: found[cohort, epochs] for epochs in EPOCHS if (cohort, epochs) in found}
-            for at, (when, line) in enumerate(((BEFORE, "--"), (AFTER, "-"))):
-                columns = [[pair[at] for pair in pairs] for pairs in mine.values()]
-                middle = [statistics.fmean(c) for c in columns]
-                spread = [statistics.stdev(c) if len(c) > 1 else 0.0 for c in columns]
-                left.errorbar(
-                    list(mine), middle, spread, color=colour(number), linestyle=line, marker="o", markersize=4,
-                    capsize=3, label=f"{cohort} clients a round, {when}",
-                )  # fmt: skip
-        left.set_xscale("log")
-        left.set_xticks(EPOCHS, [str(epochs) for epochs in EPOCHS])
-        left.minorticks_off()
-        left.set_xlabel("E")
-        left.set_ylabel("accuracy at clients held out")
-        left.legend(fontsize=8, handlelength=3.2)  # long enough to tell dashed from solid
-        shown = next((key for key in ((20, 5), *found) if key in found), None)
-        assert shown is not None
-        with (runs[f"{_name(*shown)}, {AFTER}"][0] / "clients.csv").open(encoding="utf-8") as file:
+def _by_epochs(runs: Runs) -> Points:
+    lines = {
+        f"{cohort} clients a round, {when}": {
+            float(epochs): [x for x in runs.numbers(f"{_name(cohort, epochs)}, {when}") if not math.isnan(x)]
+            for epochs in EPOCHS
+        }
+        for cohort in COHORTS
+        for when in BOTH
+    }
+    number = {label: COHORTS.index(int(label.split()[0])) for label in lines}
+    return Points(
+        lines,
+        style=lambda label: {"number": number[label], "linestyle": "--" if label.endswith(BEFORE) else "-"},
+        dress={"xscale": "log", "xlabel": "E", "ylabel": "accuracy at clients held out"},
+    )
+
+
+def _writers(runs: Runs) -> Drawn:
+    """Every client of one run, before and after."""
+    shown = next((name for name in (_name(20, 5), *RUNS) if runs[f"{name}, {AFTER}"]), "")
+
+    def draw(axis: Any) -> None:
+        with (Path(runs.first(f"{shown}, {AFTER}")) / "clients.csv").open(encoding="utf-8") as file:
             lines = [row for row in csv.DictReader(file) if row["accuracy_in_use"] and row["accuracy_personalised"]]
-        right.scatter(
-            [float(row["accuracy_in_use"]) for row in lines],
-            [float(row["accuracy_personalised"]) for row in lines],
-            s=[6 + float(row["test_examples"]) / 8 for row in lines],
-            alpha=0.4, linewidth=0, color=colour(2),
-        )  # fmt: skip
-        right.axline((0, 0), gradient=1, color="#999999", linewidth=0.8)
-        right.set_xlim(0, 1.02)
-        right.set_ylim(0, 1.02)
-        right.set_xlabel("initial accuracy")
-        right.set_ylabel("personalised accuracy")
-        right.set_title(f"every writer, {_name(*shown)}, one seed")
-    return [(name, "Left: mean accuracy of the writers held out, before and after 5 epochs of their own, with one "
-                   "standard deviation over the seeds. Right: all writers of one run; the area grows with their "
-                   "test examples.")]  # fmt: skip
+        before, after = ([float(row[f"accuracy_{when}"]) for row in lines] for when in ("in_use", "personalised"))
+        area = [6 + float(row["test_examples"]) / 8 for row in lines]
+        axis.scatter(before, after, s=area, alpha=0.4, linewidth=0, color=colour(2))
+        axis.axline((0, 0), slope=1, color="#999999", linewidth=0.8)
+        axis.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="initial accuracy", ylabel="personalised accuracy")
+        axis.set_title(f"every writer, {shown}, one seed")
+
+    return Drawn(draw, bool(shown))
+
+
+def _panels(runs: Runs) -> list[list[Panel]]:
+    return [[_by_epochs(runs), _writers(runs)]]
 
 
 META = Table(
@@ -213,7 +165,7 @@ META = Table(
     ),
     what="mean accuracy of the clients held out",
     measure=_accuracy(BEFORE),
-    rows=_rows(),
+    rows=rows(_rows, RUNS),
     claims=(
         Claim(
             "Accuracy varies far less between seeds after personalisation than before (at least two times).", _steadier
@@ -225,18 +177,21 @@ META = Table(
             (BEFORE, AFTER),
             "Reptile with Adam improves initial and personalised accuracy of the model it starts from.",
         ),
-        _higher(
-            TUNED,
-            CONTINUED,
-            (BEFORE, AFTER),
-            "It does so more than as many further rounds of FedAvg.",
-        ),
+        _higher(TUNED, CONTINUED, BOTH, "It does so more than as many further rounds of FedAvg."),
         _higher(
             ALIKE, CENTRAL, (AFTER,), "A centrally trained model of equal accuracy personalises worse than FedAvg's."
         ),
     ),
     seeds=5,
-    draw=_draw,
+    figures=(
+        figure(
+            "meta.png",
+            "Left: mean accuracy of the writers held out, before and after 5 epochs of their own, with one "
+            "standard deviation over the seeds. Right: all writers of one run; the area grows with their "
+            "test examples.",
+            _panels,
+        ),
+    ),
     notes=(
         "FedAvg(E): batches of 20, clients' lr 0.02, momentum 0.9 at the center, the FEMNIST net (two convolutions, "
         "dense 248). These settings follow an open implementation of the paper; nothing was tuned here.",

@@ -5,31 +5,31 @@ Tables 1 and 4 of Smith et al., NeurIPS 2017, the columns Human Activity and Hum
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..data import Federation
-from ..errors import UsageError
 from ..parts.select import Everyone, Stragglers
-from ..report.curves import rows_of
-from ..report.figure import band, colour, panels
-from ..runs.grid import settings_of
+from ..report.curves import Curves
+from ..report.figure import Heat
+from ..runs.folder import Folder
 from ..runs.loop import Run
-from ..runs.record import Folder
+from ..runs.start import prepared
 from ..simulate.clock import Delays, Load
-from .table import Claim, Row, Table, Values
+from .judge import claim, listed
+from .rows import cell, correlations, error, memory_of, rows
+from .table import Claim, Row, Runs, Table, Verdict, figure
 
 ROUNDS = 200
 KINDS = {"one model": "same", "a model each": "none", "related": "learned"}
+PLAIN, SKEWED = "random windows", "random windows, skewed"
 
 # Data, the paper's errors in %, and penalties by `sweeps/mocha-*.toml`, on a fifth of the training windows.
 Errors = tuple[float | None, float | None, float | None]
 SPLITS: dict[str, tuple[str, str, Errors, tuple[float, float, float]]] = {
-    "random windows": ("features(har,SITTING,shuffled)", "natural", (2.23, 1.34, 0.46), (1e-2, 1e-3, 1e-2)),
-    "random windows, skewed": ("features(har,SITTING,shuffled)", "skewed=50", (2.41, 3.87, 1.93), (1e-1, 1e-3, 1e-3)),
+    PLAIN: ("features(har,SITTING,shuffled)", "natural", (2.23, 1.34, 0.46), (1e-2, 1e-3, 1e-2)),
+    SKEWED: ("features(har,SITTING,shuffled)", "skewed=50", (2.41, 3.87, 1.93), (1e-1, 1e-3, 1e-3)),
     "last fifth": ("features(har,SITTING)", "natural", (None, None, None), (1e-2, 1e-3, 1e-2)),
     "last fifth, skewed": ("features(har,SITTING)", "skewed=50", (None, None, None), (1e-1, 1e-3, 1e-3)),
     "six activities, last fifth": ("features(har)", "natural", (None, None, None), (1e-2, 1e-3, 1e-2)),
@@ -40,56 +40,26 @@ TROUBLE: dict[str, dict[str, Any]] = {
 }
 
 
-def _settings(data: str, partition: str, relation: str, strength: float, **given: Any) -> dict[str, Any]:
-    return {
-        "method": "mocha",
-        "data": data,
-        "partition": partition,
-        "model": "logistic",
-        "rounds": ROUNDS,
-        "evaluate_every": 5,
-        "fine_tune": 0,
-        "set": {"relation": relation, "strength": strength} | given,
-    }
-
-
-def _rows() -> tuple[Row, ...]:
-    rows = []
-    for split, (data, partition, paper, strengths) in SPLITS.items():
-        for (kind, relation), theirs, strength in zip(KINDS.items(), paper, strengths, strict=True):
-            rows.append(Row(f"{kind}, {split}", _settings(data, partition, relation, strength), theirs))
-    data, partition, _, strengths = SPLITS["random windows"]
-    for words, given in TROUBLE.items():
-        rows.append(
-            Row(f"related, random windows, {words}", _settings(data, partition, "learned", strengths[2], **given))
-        )
-    return tuple(rows)
-
-
-def _measure(summary: dict[str, Any]) -> float:
-    return 100 * (1 - float(summary["metrics"]["macro_accuracy"]))
+def _row(split: str, kind: str, trouble: str = "") -> Row:
+    data, partition, paper, strengths = SPLITS[split]
+    at = list(KINDS).index(kind)
+    own = {"relation": KINDS[kind], "strength": strengths[at]} | TROUBLE.get(trouble, {})
+    run = cell("mocha", data, "logistic", ROUNDS, own, evaluate_every=5, partition=partition)
+    return Row(f"{kind}, {split}{trouble and ', '}{trouble}", run, None if trouble else paper[at])
 
 
 def _best(split: str) -> Claim:
-    def judge(values: Values) -> tuple[bool | None, str]:
-        found = {kind: values.get(f"{kind}, {split}") for kind in KINDS}
-        if any(not errors or any(map(math.isnan, errors)) for errors in found.values()):
-            return None, "not all three rows were run"
-        mean = {kind: statistics.fmean(errors or [math.nan]) for kind, errors in found.items()}
-        shown = ", ".join(f"{kind} {error:.2f} %" for kind, error in mean.items())
-        return mean["related"] < min(mean["one model"], mean["a model each"]), shown
-
-    return Claim(f"Related models err less than one model and than a model each ({split}).", judge)
+    return claim(
+        f"Related models err less than one model and than a model each ({split}).",
+        {kind: f"{kind}, {split}" for kind in KINDS},
+        lambda mean: (mean["related"] < min(mean["one model"], mean["a model each"]), listed(mean, "{} {:.2f} %")),
+        "not all three rows were run",
+    )
 
 
-def _trouble(values: Values) -> tuple[bool | None, str]:
-    plain = values.get("related, random windows")
-    others = {words: values.get(f"related, random windows, {words}") for words in TROUBLE}
-    if any(not errors or any(map(math.isnan, errors)) for errors in (plain, *others.values())) or plain is None:
-        return None, "the rows were not run"
-    mean = {words: statistics.fmean(errors or [math.nan]) for words, errors in others.items()}
-    shown = ", ".join(f"{words} {error:.2f} %" for words, error in mean.items())
-    without = statistics.fmean(plain)
+def _trouble(mean: dict[str, float]) -> Verdict:
+    without = mean.pop("")
+    shown = listed(mean, "{} {:.2f} %")
     return all(error <= without + 0.2 for error in mean.values()), f"{shown}, without trouble {without:.2f} %"
 
 
@@ -117,90 +87,52 @@ def times(run: Run, rounds: int, link: float, slow: bool, waits: bool) -> list[f
     return out
 
 
-def _draw_times(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    """The gap over simulated time, for three links."""
-    kinds = {  # words -> row, machines are slow, all wait for them
-        "fixed accuracy: all wait for the slow": ("related, random windows", True, True),
-        "MOCHA: the slow do less": ("related, random windows, stragglers", True, False),
-        "half absent, nobody slow": ("related, random windows, half of them absent", False, False),
-    }
-    name = "mocha-time.png"
-    caption = (
-        "The gap over simulated time, a line for each seed: a coordinate step costs 8, and a round 10 (WiFi), 100 "
-        "(LTE) or 1,000 (3G) more on the link. Machines have a tenth of their speed to all of it, drawn anew in every "
-        "round: either all do their share of the steps and everybody waits, or the slow ones do less, as in MOCHA. The "
-        "third is the run with half of the subjects absent from every round, the others at full speed."
-    )
-    if not all(done.get(row) for row, *_ in kinds.values()):
-        return []
-    data: dict[int, Federation] = {}  # the three rows have theirs in common
-    try:
-        with panels(out / name, 1, len(LINKS), size=(3.7, 3.2)) as axes:
-            for number, (words, (row, slow, waits)) in enumerate(kinds.items()):
-                for seed, folder in enumerate(done[row]):
-                    settings = settings_of(Folder.open(folder))
-                    prepared = settings.prepare(data.get(settings.seed))
-                    data[settings.seed] = prepared.federation
-                    rows = [line for line in rows_of(folder) if "gap" in line]
-                    ends = times(prepared, rows[-1]["round"], 0.0, slow, waits)
-                    for axis, link in zip(axes[0], LINKS.values(), strict=True):
-                        at = [ends[line["round"] - 1] + link * line["round"] for line in rows]
-                        label = words if axis is axes[0, 0] and not seed else None
-                        axis.plot(at, [line["gap"] for line in rows], linewidth=1.0, color=colour(number), label=label)
-            for axis, (words, link) in zip(axes[0], LINKS.items(), strict=True):
-                axis.set_xscale("log")
-                axis.set_yscale("log")
-                axis.set_title(f"{words}: {link:,.0f} a round")
-                axis.set_xlabel("simulated time, flops")
-            axes[0, 0].set_ylabel("duality gap, sum over tasks")
-            axes[0, -1].figure.legend(loc="outside lower center", ncols=3)
-    except UsageError:  # the data are not here: the figure stays as it was
-        return [(name, caption)] if (out / name).is_file() else []
-    return [(name, caption)]
+# words -> row, machines are slow, all wait for them
+TIMED = {
+    "fixed accuracy: all wait for the slow": (f"related, {PLAIN}", True, True),
+    "MOCHA: the slow do less": (f"related, {PLAIN}, stragglers", True, False),
+    "half absent, nobody slow": (f"related, {PLAIN}, half of them absent", False, False),
+}
 
 
-def draw(out: Path, done: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    """The gap over rounds, and how subjects are related."""
-    figures = []
-    shown = [*(f"{kind}, random windows" for kind in KINDS), *(f"related, random windows, {w}" for w in TROUBLE)]
-    there = [name for name in shown if done.get(name)]
-    if there:
-        with panels(out / "mocha-gap.png", 1, 2, size=(4.6, 3.3)) as axes:
-            for number, name in enumerate(there):
-                runs = [[row for row in rows_of(folder) if "gap" in row] for folder in done[name]]
-                rounds = [row["round"] for row in runs[0]]
-                label = name.replace(", random windows", "")
-                band(axes[0, 0], rounds, [[row["gap"] for row in rows] for rows in runs], number, label)
-                errors = [[100 * (1 - row["macro_accuracy"]) for row in rows] for rows in runs]
-                band(axes[0, 1], rounds, errors, number, label)
-            axes[0, 0].set_yscale("log")
-            axes[0, 0].set_ylabel("duality gap, sum over tasks")
-            axes[0, 1].set_ylabel("test error, mean of tasks, %")
-            axes[0, 1].legend(loc="upper right")
-            for axis in axes[0]:
-                axis.set_xlabel("rounds")
-        caption = (
-            "Left: how far primal and dual objective are apart (at the models a round began with); it jumps where the "
-            "covariance is found anew, every ten rounds. Right: test error."
-        )
-        figures.append(("mocha-gap.png", caption))
-    figures += _draw_times(out, done)
-    related = [name for name in ("related, random windows", "related, random windows, skewed") if done.get(name)]
-    if related:
-        with panels(out / "mocha-covariance.png", 1, len(related), size=(4.2, 3.5)) as axes:
-            for axis, name in zip(axes[0], related, strict=True):
-                checkpoint, _ = Folder.open(done[name][0]).load()
-                assert checkpoint is not None
-                cov = checkpoint.state.memory["covariance"]
-                scale = cov.diagonal().clamp(min=1e-300).sqrt()
-                image = axis.imshow((cov / scale / scale[:, None]).numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
-                axis.set_title(name.removeprefix("related, "))
-                axis.set_xlabel("subject")
-                axis.grid(False)
-            axes[0, 0].set_ylabel("subject")
-            axes[0, -1].figure.colorbar(image, ax=axes[0, -1], shrink=0.85, label="correlation of tasks")
-        figures.append(("mocha-covariance.png", "Learned correlations between the 30 subjects' tasks (seed 0)."))
-    return figures
+@lru_cache(maxsize=64)
+def _ends(folder: Path, rounds: int, slow: bool, waits: bool) -> list[float]:
+    return times(prepared(Folder.open(folder).read_config()[0]), rounds, 0.0, slow, waits)
+
+
+def _over_time(runs: Runs, words: str, link: float) -> Curves:
+    """The gap over simulated time, a line for each seed."""
+    of = {run: kind for kind, (row, *_) in TIMED.items() for run in runs[row] if runs.first(row)}
+
+    def at(folder: Path, rounds: list[int]) -> list[float]:
+        ends = _ends(folder, rounds[-1], *TIMED[of[folder]][1:])
+        return [ends[round - 1] + link * round for round in rounds]
+
+    def style(name: str) -> Mapping[str, Any]:
+        number, seed = map(int, name.split())
+        return {"number": number, "label": None if seed else list(TIMED)[number], "linewidth": 1.0}
+
+    lines = {f"{k} {seed}": [run] for k, (row, *_) in enumerate(TIMED.values()) for seed, run in enumerate(runs[row])}
+    dress = {"xscale": "log", "yscale": "log", "title": f"{words}: {link:,.0f} a round"}
+    dress |= {"xlabel": "simulated time, flops", "ylabel": "duality gap, sum over tasks"}
+    return Curves(lines, "gap", at, None, style, dress)
+
+
+def _over_rounds(runs: Runs) -> list[list[Curves]]:
+    shown = [*KINDS, *(f"related, {words}" for words in TROUBLE)]
+    names = [*(f"{kind}, {PLAIN}" for kind in KINDS), *(f"related, {PLAIN}, {words}" for words in TROUBLE)]
+    groups = {label: runs[name] for label, name in zip(shown, names, strict=True)}
+    gap = Curves(groups, "gap", dress={"yscale": "log", "ylabel": "duality gap, sum over tasks"})
+
+    def lacks(row: dict[str, Any]) -> float | None:
+        return 100 * (1 - row["macro_accuracy"]) if "gap" in row else None
+
+    return [[gap, Curves(groups, lacks, dress={"ylabel": "test error, mean of tasks, %"})]]
+
+
+def _related(runs: Runs, split: str, bar: str = "") -> Heat:
+    dress = {"title": split, "xlabel": "subject", "ylabel": "subject"}
+    return Heat(correlations(memory_of(runs.first(f"related, {split}"))["covariance"]).numpy(), bar, dress)
 
 
 MOCHA = Table(
@@ -212,11 +144,16 @@ MOCHA = Table(
     ),
     data="har, 30 subjects, windows of a phone's sensors as 119 features of ours; the paper has the 561 of UCI",
     what="test error in %, mean of the subjects",
-    measure=_measure,
-    rows=_rows(),
+    measure=error("macro_accuracy"),
+    rows=(*rows(_row, SPLITS, KINDS), *(_row(PLAIN, "related", words) for words in TROUBLE)),
     claims=(
         *(_best(split) for split in SPLITS),
-        Claim("Stragglers and absent clients do not hurt the result (0.2 points at most).", _trouble),
+        claim(
+            "Stragglers and absent clients do not hurt the result (0.2 points at most).",
+            {"": f"related, {PLAIN}"} | {words: f"related, {PLAIN}, {words}" for words in TROUBLE},
+            _trouble,
+            "the rows were not run",
+        ),
     ),
     seeds=5,
     notes=(
@@ -237,5 +174,25 @@ MOCHA = Table(
         " to 1; those of random windows are used for the last fifth and for six activities as they are.",
         "Stragglers: every subject does a share of its steps between a tenth and all, drawn anew in every round.",
     ),
-    draw=draw,
+    figures=(
+        figure(
+            "mocha-gap.png",
+            "Left: how far primal and dual objective are apart (at the models a round began with); it jumps where the "
+            "covariance is found anew, every ten rounds. Right: test error.",
+            _over_rounds,
+        ),
+        figure(
+            "mocha-time.png",
+            "The gap over simulated time, a line for each seed: a coordinate step costs 8, and a round 10 (WiFi), 100 "
+            "(LTE) or 1,000 (3G) more on the link. Machines have a tenth of their speed to all of it, drawn anew in "
+            "every round: either all do their share of the steps and everybody waits, or the slow ones do less, as in "
+            "MOCHA. The third is the run with half of the subjects absent from every round, the others at full speed.",
+            lambda runs: [[_over_time(runs, words, link) for words, link in LINKS.items()]],
+        ),
+        figure(
+            "mocha-covariance.png",
+            "Learned correlations between the 30 subjects' tasks (seed 0).",
+            lambda runs: [[_related(runs, PLAIN), _related(runs, SKEWED, "correlation of tasks")]],
+        ),
+    ),
 )

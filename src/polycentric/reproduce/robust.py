@@ -5,46 +5,25 @@ The claim of Ghosh et al., 2019: an error at least 53 % (synthetic) and 33 % (re
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from .table import Claim, Measure, Row, Table, Values
+from ..report.figure import Points
+from .judge import claim
+from .rows import at_end, cell, error, rows
+from .table import Claim, Measure, Row, Runs, Table, Verdict, figure
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.3)
 BETAS = (0.0, 0.05, 0.1, 0.2)
 ATTACKS = {"sign-flip": "scale=3", "large-norm": "scale=10", "label-flip": ""}
 
 SYNTHETIC, DIGITS, MNIST = "synthetic", "digits", "mnist"
-COMMON: dict[str, Any] = {"method": "tkm", "model": "logistic", "fine_tune": 0}
-SETTINGS: dict[str, dict[str, Any]] = {
-    SYNTHETIC: {
-        "data": "mixture(k=2,clients=400)",
-        "clients": 100,
-        "rounds": 20,
-        "evaluate_every": 20,
-        "set": {"k": 2, "warm_up": 50, "steps": 1, "batch": "all", "lr": 0.3},
-    },
-    DIGITS: {
-        "data": "digits",
-        "partition": "rotations=2",
-        "clients": 60,
-        "rounds": 20,
-        "evaluate_every": 20,
-        "set": {"k": 2, "warm_up": 20, "epochs": 1, "batch": 10, "lr": 0.1},
-    },
-    MNIST: {
-        "data": "mnist",
-        "partition": "rotations=2",
-        "clients": 100,
-        "rounds": 6,
-        "evaluate_every": 6,
-        "set": {"k": 2, "warm_up": 2, "epochs": 1, "batch": 50, "lr": 0.1},
-    },
+# data, clients, rounds, partition; and what TKM is given
+SETTINGS: dict[str, tuple[str, int, int, dict[str, str], dict[str, Any]]] = {
+    SYNTHETIC: ("mixture(k=2,clients=400)", 100, 20, {}, {"warm_up": 50, "steps": 1, "batch": "all", "lr": 0.3}),
+    DIGITS: ("digits", 60, 20, {"partition": "rotations=2"}, {"warm_up": 20, "epochs": 1, "batch": 10, "lr": 0.1}),
+    MNIST: ("mnist", 100, 6, {"partition": "rotations=2"}, {"warm_up": 2, "epochs": 1, "batch": 50, "lr": 0.1}),
 }
 WHAT = {SYNTHETIC: "distance to the true parameters", DIGITS: "test error in %", MNIST: "test error in %"}
 DATA = {
@@ -59,105 +38,62 @@ def _name(data: str, attack: str, share: float, beta: float) -> str:
     return f"{data}, {who}, beta {beta:g}"
 
 
-def _settings(data: str, attack: str, share: float, beta: float) -> dict[str, Any]:
-    given = SETTINGS[data]
-    words = f"{attack}({', '.join(filter(None, [f'share={share:g}', ATTACKS[attack]]))})"
-    return COMMON | given | {"set": given["set"] | {"beta": beta}} | ({"attack": words} if share else {})
-
-
 def _distance(summary: dict[str, Any]) -> float:
     """The root of the mean of |w - w*|^2 over honest clients; half of it is the loss over the probes."""
     return math.sqrt(2 * summary["metrics"]["macro_loss"])
 
 
-def _percent(summary: dict[str, Any]) -> float:
-    return 100 * (1 - float(summary["metrics"]["micro_accuracy"]))
+PERCENT = error("micro_accuracy")
+MEASURE: dict[str, Measure] = {SYNTHETIC: _distance, DIGITS: PERCENT, MNIST: PERCENT}
 
 
-MEASURE: dict[str, Measure] = {SYNTHETIC: _distance, DIGITS: _percent, MNIST: _percent}
-
-
-def _rows() -> tuple[Row, ...]:
-    rows = {}
-    for data in SETTINGS:
-        for attack in ATTACKS:
-            for share in SHARES:
-                for beta in BETAS:
-                    name = _name(data, attack, share, beta)  # without attackers all attacks are one
-                    made = _settings(data, attack, share, beta)
-                    rows[name] = Row(name, made, measure=MEASURE[data], what=WHAT[data], data=DATA[data])
-    return tuple(rows.values())
+def _row(data: str, attack: str, share: float, beta: float) -> Row:
+    """Without attackers all attacks are one."""
+    source, clients, rounds, dealt, own = SETTINGS[data]
+    words = f"{attack}({', '.join(filter(None, [f'share={share:g}', ATTACKS[attack]]))})"
+    more = dealt | ({"attack": words} if share else {})
+    own = {"k": 2, "beta": beta} | own
+    run = cell("tkm", source, "logistic", rounds, own, evaluate_every=rounds, clients=clients, **more)
+    return Row(_name(data, attack, share, beta), run, None, MEASURE[data], WHAT[data], DATA[data])
 
 
 def _below(data: str, attack: str, least: float) -> Claim:
     shares, beta = SHARES[1:4], BETAS[-1]
 
-    def judge(values: Values) -> tuple[bool | None, str]:
-        gains = []
-        for share in shares:
-            plain, robust = (values.get(_name(data, attack, share, b)) for b in (0.0, beta))
-            if not plain or not robust or any(map(math.isnan, [*plain, *robust])):
-                return None, "a row was not run, or did not end"
-            gains.append(1 - statistics.fmean(robust) / statistics.fmean(plain))
+    def judge(means: dict[tuple[float, float], float]) -> Verdict:
+        gains = [1 - means[share, beta] / means[share, 0.0] for share in shares]
         return min(gains) >= least, ", ".join(f"{100 * gain:.0f} %" for gain in gains)
 
-    return Claim(
+    text = (
         f"On {data}, under {attack}, with beta = {beta:g} the error is at least {100 * least:g} % below "
-        f"that of plain means (beta = 0), at {', '.join(f'{100 * share:g}' for share in shares)} % attackers.",
-        judge,
+        f"that of plain means (beta = 0), at {', '.join(f'{100 * share:g}' for share in shares)} % attackers."
     )
+    settings = {(share, b): _name(data, attack, share, b) for share in shares for b in (0.0, beta)}
+    return claim(text, settings, judge, "a row was not run, or did not end")
 
 
-def _draw(out: Path, runs: Mapping[str, Sequence[Path]]) -> list[tuple[str, str]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for setting, homes in runs.items():
-        ended = [json.loads((home / "summary.json").read_text("utf-8")) for home in homes]
-        found[setting] = [summary for summary in ended if "metrics" in summary]
-    groups: dict[str, Measure] = dict.fromkeys(SETTINGS, lambda summary: float(summary["metrics"]["ari"]))
-    _panels(out / "robust.png", found, MEASURE, WHAT)
-    _panels(out / "robust-groups.png", found, groups, dict.fromkeys(SETTINGS, "adjusted Rand index"), apart=0.3)
-    return [
-        ("robust.png", "Error of the honest clients against the share of attackers; mean and deviation over seeds."),
-        (
-            "robust-groups.png",
-            "How well the clusters of the honest clients are their true groups (1: the same partition, 0: chance). "
-            "Lines are moved apart a little where they would cover each other.",
-        ),
-    ]
+def _agreement(runs: Runs, setting: str) -> list[float]:
+    """The adjusted Rand index of every run that ended."""
+    ended = [json.loads((home / "summary.json").read_text("utf-8")) for home in runs[setting]]
+    return [at_end("metrics", "ari")(summary) for summary in ended if "metrics" in summary]
 
 
-def _panels(
-    path: Path,
-    found: Mapping[str, list[dict[str, Any]]],
-    measure: Mapping[str, Measure],
-    what: Mapping[str, str],
-    apart: float = 0.0,
-) -> None:
+def _points(runs: Runs, data: str, attack: str, groups: bool) -> Points:
+    numbers = (lambda setting: _agreement(runs, setting)) if groups else runs.numbers
+    lines = {
+        f"beta = {beta:g}": {100 * share: numbers(_name(data, attack, share, beta)) for share in SHARES}
+        for beta in BETAS
+    }
+    dress: dict[str, Any] = {"title": f"{data}, {attack}", "xlabel": "attackers in %", "ylabel": WHAT[data]}
+    dress |= {"yscale": "log", "ylim": (0.02, 8)} if data == SYNTHETIC else {"ylim": (0, 100)}
+    if groups:
+        dress |= {"ylabel": "adjusted Rand index", "yscale": "linear", "ylim": (-0.1, 1.1)}
+    return Points(lines, 0.3 if groups else 0.0, dress=dress)
+
+
+def _panels(runs: Runs, groups: bool) -> list[list[Points]]:
     """A row for every data set, a column for every attack, a line for every beta."""
-    from ..report.figure import band, panels
-
-    with panels(path, len(SETTINGS), len(ATTACKS), size=(3.4, 2.7)) as axes:
-        for (row, data), (column, attack) in itertools.product(enumerate(SETTINGS), enumerate(ATTACKS)):
-            axis = axes[row, column]
-            for number, beta in enumerate(BETAS):
-                there = {s: runs for s in SHARES if (runs := found.get(_name(data, attack, s, beta)))}
-                seeds = min(map(len, there.values()), default=0)
-                if seeds:
-                    x = [100 * share + apart * number for share in there]
-                    curves = [[measure[data](runs[seed]) for runs in there.values()] for seed in range(seeds)]
-                    band(axis, x, curves, number, f"beta = {beta:g}")
-                    axis.lines[-1].set(marker="o", markersize=3.5)
-            axis.set(title=f"{data}, {attack}", xticks=[100 * share for share in SHARES])
-            if apart:
-                axis.set_ylim(-0.1, 1.1)
-            elif data == SYNTHETIC:
-                axis.set(yscale="log", ylim=(0.02, 8))
-            else:
-                axis.set_ylim(0, 100)
-            axes[row, 0].set_ylabel(what[data])
-            axes[-1, column].set_xlabel("attackers in %")
-        lines = axes[0, 0].get_legend_handles_labels()
-        axes[0, 0].figure.legend(*lines, loc="outside upper center", ncols=len(BETAS))
+    return [[_points(runs, data, attack, groups) for attack in ATTACKS] for data in SETTINGS]
 
 
 ROBUST = Table(
@@ -170,8 +106,8 @@ ROBUST = Table(
     ),
     data=f"{'; '.join(DATA.values())}; these are not the paper's data",
     what="error of the honest clients: distance to the true parameters (synthetic), test error in % (digits, mnist)",
-    measure=_percent,
-    rows=_rows(),
+    measure=PERCENT,
+    rows=rows(_row, SETTINGS, ATTACKS, SHARES, BETAS),
     claims=(
         *(_below(SYNTHETIC, attack, 0.53) for attack in ATTACKS),
         *(_below(data, attack, 0.33) for data in (DIGITS, MNIST) for attack in ATTACKS),
@@ -192,5 +128,17 @@ ROBUST = Table(
         "Every seed draws another 100 of the 400 synthetic clients, other attackers and other batches; the true "
         "parameters are the same.",
     ),
-    draw=_draw,
+    figures=(
+        figure(
+            "robust.png",
+            "Error of the honest clients against the share of attackers; mean and deviation over seeds.",
+            lambda runs: _panels(runs, False),
+        ),
+        figure(
+            "robust-groups.png",
+            "How well the clusters of the honest clients are their true groups (1: the same partition, 0: chance). "
+            "Lines are moved apart a little where they would cover each other.",
+            lambda runs: _panels(runs, True),
+        ),
+    ),
 )

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..report.curves import rows_of
-from ..runs.grid import Told, digest, finished, home, run_cells
+from ..report.figure import Panel, grid
+from ..runs.grid import ProgressCallback, digest, finished, run_cells, run_dir
 from ..runs.settings import Settings
 
 # From a run's summary; NaN where it was not reached. `run_dir` is where the run lies now, for `history` to read.
 Measure = Callable[[dict[str, Any]], float]
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
+Verdict = tuple[bool | None, str]  # (holds, with which numbers); None: cannot be told
 OFTEN = 8  # a note that more rows than this share is said once, below the table
-
-# (folder for the figures, setting -> the folder of every seed's run) -> (file name, caption) of each figure
-Draw = Callable[[Path, Mapping[str, Sequence[Path]]], list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,42 @@ class Claim:
     """A sentence of the paper, and what decides whether ours agrees."""
 
     text: str
-    judge: Callable[[Values], tuple[bool | None, str]]  # (holds, with which numbers); None: cannot be told
+    judge: Callable[[Values], Verdict]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What was run: by a row's setting the folders of its seeds, and what was measured there."""
+
+    folders: Mapping[str, Sequence[Path]]
+    values: Values
+
+    def __getitem__(self, setting: str) -> Sequence[Path]:
+        return self.folders.get(setting, ())
+
+    def numbers(self, setting: str) -> Sequence[float]:
+        """What was measured of a row; nothing where it was not run."""
+        return self.values.get(setting, ())
+
+    def first(self, setting: str) -> Path:
+        """The folder of the first seed that was run; a UsageError where there is none."""
+        if not self[setting]:
+            raise UsageError(f"{setting} was not run")
+        return self[setting][0]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a table; it stays as it was where runs, their data or their checkpoints are not here."""
+
+    name: str
+    caption: str
+    draw: Callable[[Path, Runs], object]  # False: there is nothing to draw
+
+
+def figure(name: str, caption: str, panels: Callable[[Runs], Sequence[Sequence[Panel]]]) -> Figure:
+    """A figure of panels in rows."""
+    return Figure(name, caption, lambda path, runs: grid(path, panels(runs)))
 
 
 @dataclass(frozen=True)
@@ -65,7 +98,7 @@ class Table:
     seeds: int = 5
     notes: tuple[str, ...] = ()
     holds: Callable[[float, float], bool | None] = field(default=lambda paper, ours: None)
-    draw: Draw | None = None  # figures, from the folders of the runs
+    figures: tuple[Figure, ...] = ()
     shares: str = ""  # the table whose runs are also its own; empty: it has its own
 
 
@@ -103,7 +136,7 @@ def reproduce_table(
     cached: bool = False,
     device: str = "auto",
     jobs: int = 1,
-    bar: Callable[[int], AbstractContextManager[Told]],
+    bar: Callable[[int], AbstractContextManager[ProgressCallback]],
 ) -> Written:
     """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs.
 
@@ -136,10 +169,10 @@ def reproduce_table(
         if jobs == 1:  # data are read once for their cells
             every.sort(key=lambda c: (c.data, c.partition or "", c.seed))
         with bar(len(every)) as told:
-            run_cells(every, parent, jobs=jobs, told=told)
+            run_cells(every, parent, jobs=jobs, progress=told)
     values: dict[str, list[float]] = {}
     for row in table.rows:
-        found = [(finished(c, parent), home(c, parent)) for c in cells[row.setting]]
+        found = [(finished(c, parent), run_dir(c, parent)) for c in cells[row.setting]]
         measure = row.measure or table.measure
         values[row.setting] = [
             measure(s | {"run_dir": str(where)}) if "metrics" in s else math.nan for s, where in found if s is not None
@@ -149,11 +182,9 @@ def reproduce_table(
     listed = json.dumps([asdict(result) for result in results], indent=1)
     (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
     path = out / f"{table.name}.md"
-    figures = []
-    if table.draw:
-        done = {s: [home(c, parent) for c in mine if finished(c, parent)] for s, mine in cells.items()}
-        figures = table.draw(out, done)
-    path.write_text(page(table, results, values, figures, table.rows), encoding="utf-8")
+    runs_here = {s: [run_dir(c, parent) for c in mine if finished(c, parent)] for s, mine in cells.items()}
+    drawn = [figure for figure in table.figures if _drawn(figure, out / figure.name, Runs(runs_here, values))]
+    path.write_text(page(table, results, values, drawn), encoding="utf-8")
     return Written(path, tuple(result.setting for result in results if result.seeds < wanted))
 
 
@@ -172,31 +203,13 @@ def _nothing_lost(table: Table, out: Path, parent: Path, numbers: Mapping[str, i
         )
 
 
-def clearly(differences: Sequence[float]) -> bool | None:
-    """Whether differences, seed by seed, are above zero by more than two standard errors, or below; None in between."""
-    if len(differences) < 2:
-        return None
-    mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return mean > 0 if abs(mean) > 2 * error else None
-
-
-def history(run: Path | str) -> list[dict[str, Any]]:
-    """Every evaluation of a run, in order, from its folder."""
-    return rows_of(Path(run))
-
-
-def first_reaching(run: Path | str, target: float, metric: str = "micro_accuracy") -> dict[str, Any] | None:
-    """The first evaluation of a run at which `metric` is `target` or more."""
-    return next((row for row in history(run) if (row.get(metric) or 0.0) >= target), None)
-
-
-def curves(runs: Sequence[Path], metric: str) -> tuple[list[int], list[list[float]]]:
-    """(rounds, one curve a run) of a metric, as far as the shortest run goes; NaN where there is no number."""
-    every = [history(run) for run in runs if (run / "metrics.jsonl").is_file()]
-    length = min(map(len, every), default=0)
-    numbers = [[math.nan if (v := row.get(metric)) is None else float(v) for row in one[:length]] for one in every]
-    return [row["round"] for row in every[0][:length]] if every else [], numbers
+def _drawn(figure: Figure, path: Path, runs: Runs) -> bool:
+    """Draw a figure, or leave it as it was; whether it is there."""
+    try:
+        figure.draw(path, runs)
+    except UsageError:
+        pass  # it was not run, or by an older version, or its data or checkpoint are not here
+    return path.is_file()
 
 
 def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
@@ -218,17 +231,11 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     return Result(what, row.setting, data, row.paper, mean, std, len(values), holds, note, command)
 
 
-def page(
-    table: Table,
-    results: list[Result],
-    values: Values,
-    figures: Sequence[tuple[str, str]] = (),
-    rows: Sequence[Row] = (),
-) -> str:
+def page(table: Table, results: list[Result], values: Values, figures: Sequence[Figure] = ()) -> str:
     """The table for people, in Markdown."""
     lines = [f"# {table.title}", "", f"{table.reference}", "", f"Data: {table.data}.", ""]
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
-    placed = {row.setting: row for row in rows if row.column}
+    placed = {row.setting: row for row in table.rows if row.column}
     plain = [result for result in results if result.setting not in placed]
     ran = [result for result in plain if result.seeds]
     often = {note: n for note, n in Counter(result.note for result in ran).items() if note and n > OFTEN}
@@ -245,8 +252,8 @@ def page(
     for claim in table.claims:
         holds, why = claim.judge(values)
         lines.append(f"- {claim.text} **{_word(holds, 'cannot be told')}**: {why}")
-    for name, caption in figures:
-        lines += ["", f"![{caption}]({name})", "", caption]
+    for figure in figures:
+        lines += ["", f"![{figure.caption}]({figure.name})", "", figure.caption]
     if table.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"

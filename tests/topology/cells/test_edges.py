@@ -17,7 +17,8 @@ from polycentric.method import Exchange, Method
 from polycentric.methods import METHODS
 from polycentric.report.maps import _laid_out, draw_map
 from polycentric.reproduce import TABLES
-from polycentric.reproduce.fedmes import FEDMES, ends, history, over_by, round_time, rounds_by
+from polycentric.reproduce.fedmes import FEDMES, ends, over_by, round_time, rounds_by
+from polycentric.reproduce.rows import history
 from polycentric.runs.grid import digest
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import built_method

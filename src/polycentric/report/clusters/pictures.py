@@ -1,0 +1,186 @@
+"""Figures of clusters: over the rounds, on a map, in examples and in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import require
+from ...runs.loop import Run
+from ...stacks.draw import uniform
+from ..figure import colour, panels
+from .distances import Floats, neighbours, principal
+from .members import Looks, looks, places_of, statistics
+from .similarity import draw_similarity, draw_splits
+
+MARKS = "os^DvPX*<>hp8dH"  # of known groups; they come round again
+
+
+def draw(run: Run, folder: Path, *, examples: bool = True, clients: int | None = None) -> list[Path]:
+    """All figures of a run with clusters, written into a folder; those that cannot be drawn are left out."""
+    seen = looks(run, clients)
+    require(len(seen.index) >= 4, f"figures of clusters need at least 4 clients with data, got {len(seen.index)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: dict[str, Callable[[Path], bool]] = {
+        "rounds.png": lambda path: draw_rounds(run, path),
+        "map.png": lambda path: draw_map(seen, path, seed=run.clients.seed),
+        "similarity.png": lambda path: draw_similarity(run, path),
+        "splits.png": lambda path: draw_splits(run.state.memory, path),
+        **({"examples.png": lambda path: draw_examples(run, path)} if examples else {}),
+    }
+    return [folder / name for name, figure in figures.items() if figure(folder / name)]
+
+
+def draw_rounds(run: Run, path: Path) -> bool:
+    """Intra-cluster distance (or accuracy), sizes and re-assignments over the rounds."""
+    rounds = sorted(run.places)
+    if len(rounds) < 2:
+        return False
+    table = np.array([run.places[r] for r in rounds])
+    n = int(table.max()) + 1
+    sizes = np.stack([np.bincount(row, minlength=n) for row in table], axis=1)
+    moved = (np.diff(table, axis=0) != 0).sum(1)
+    rows = [row for row in run.history if row.get("intra_cluster") is not None]
+    name, title = ("intra_cluster", "intra-cluster distance") if rows else ("macro_accuracy", "mean accuracy")
+    rows = rows or [row for row in run.history if row.get(name) is not None]
+    with panels(path, 1, 3, size=(3.6, 2.9)) as axes:
+        first, second, third = axes[0]
+        first.plot([row["round"] for row in rows], [row[name] for row in rows], color="#333333")
+        if name == "intra_cluster":
+            first.set_yscale("log")
+        first.set_title(title)
+        second.stackplot(rounds, sizes, colors=[colour(k) for k in range(n)], linewidth=0, step="post")
+        second.set_title("clients of each cluster")
+        second.set_ylim(0, table.shape[1])
+        third.bar(rounds[1:], moved, width=0.8 * float(np.min(np.diff(rounds))), color="#777777")
+        third.set_title("moved since the last look")
+        for axis in axes[0]:
+            axis.set_xlabel("round")
+            axis.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
+    return True
+
+
+def draw_map(seen: Looks, path: Path, *, seed: int = 0) -> bool:
+    """PCA and t-SNE of what clients learn: a colour for each cluster, a mark for each known group."""
+    flat, share = principal(seen.gram)
+    with panels(path, 1, 2, size=(4.4, 3.9)) as axes:
+        left, right = axes[0]
+        scatter(left, flat, seen)
+        left.set_title("PCA")
+        left.set_xlabel(f"first axis, {share[0]:.0%} of the variance")
+        left.set_ylabel(f"second axis, {share[1]:.0%}")
+        scatter(right, neighbours(seen.gram, seed), seen)
+        right.set_title("t-SNE")
+        right.set_xticklabels([])
+        right.set_yticklabels([])
+        handles, labels = left.get_legend_handles_labels()
+        left.figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(8, len(labels)), columnspacing=1.1, handletextpad=0.3
+        )
+    return True
+
+
+def scatter(axis: Any, at: Floats, seen: Looks) -> None:
+    """Clients as points: a colour for each cluster, a mark for each known group."""
+    groups = seen.group if seen.group is not None else np.zeros(len(at), dtype=np.int64)
+    for k in np.unique(seen.place):
+        for g in np.unique(groups[seen.place == k]):
+            mine = (seen.place == k) & (groups == g)
+            mark = MARKS[int(g) % len(MARKS)]
+            axis.scatter(
+                *at[mine].T, s=26, c=colour(int(k)), marker=mark, alpha=0.8, linewidths=0.3, edgecolors="white"
+            )
+    for k, n in zip(*np.unique(seen.place, return_counts=True), strict=True):
+        axis.scatter([], [], c=colour(int(k)), marker="o", s=30, label=f"cluster {k} ({n})")
+    if seen.group is not None and len(np.unique(groups)) <= 8:
+        for g in np.unique(groups):
+            name = seen.group_names[int(g)] if seen.group_names else f"group {g}"
+            axis.scatter([], [], c="#777777", marker=MARKS[int(g) % len(MARKS)], s=26, label=name)
+
+
+def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> bool:
+    """A contact sheet: for each cluster a few clients, one example of the same class in every column."""
+    train, classes = run.federation.train, run.federation.classes
+    if len(run.federation.shape) != 3 or not classes:
+        return False
+    places, seed = places_of(run), run.clients.seed
+    labels, owner = train.y.cpu(), train.owner.cpu()
+    common = torch.bincount(labels, minlength=len(classes)).argsort(descending=True, stable=True)[:columns]
+    shown: list[int] = common.sort().values.tolist()
+    lines: list[tuple[int, list[Tensor | None]]] = []
+    for k in np.unique(places) if clusters is None else clusters:
+        members = torch.from_numpy(np.flatnonzero(places == k))
+        has = torch.stack([torch.bincount(owner[labels == c], minlength=len(places))[members] > 0 for c in shown]).sum(
+            0
+        )
+        draws = uniform(seed, "sheet", members)
+        best = np.lexsort((draws.numpy(), -has.numpy()))[:clients]  # those with most of these classes
+        for client in members[torch.from_numpy(best.copy())].tolist():
+            mine = [((owner == client) & (labels == c)).nonzero()[:, 0] for c in shown]
+            lines.append((int(k), [train.x[m[0]].cpu() if len(m) else None for m in mine]))
+    tiles = [[_tile(picture, run.federation.shape, colour(k)) for picture in images] for k, images in lines]
+    sheet = np.concatenate([np.concatenate(row, axis=1) for row in tiles])
+    with panels(path, size=(0.3 + 0.45 * len(shown), 0.45 * len(lines))) as axes:
+        axis = axes[0, 0]
+        axis.imshow(sheet, interpolation="nearest")
+        axis.axis("off")
+        for row, (k, _) in enumerate(lines):
+            if row == 0 or lines[row - 1][0] != k:
+                middle = (row + 0.5) * len(tiles[0][0])
+                axis.text(-3, middle, str(k), ha="right", va="center", color=colour(k), weight="bold")
+    return True
+
+
+def _tile(picture: Tensor | None, shape: tuple[int, ...], frame: str) -> Floats:
+    """One example with a frame, (height + 4, width + 4, 3); a grey one is drawn dark on white."""
+    channels, height, width = shape
+    tile = np.ones((height + 4, width + 4, 3))
+    tile[1:-1, 1:-1] = [int(frame[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    tile[2:-2, 2:-2] = 1.0
+    if picture is not None:
+        whole = (picture.float() / (255 if picture.dtype == torch.uint8 else 1)).clamp(0, 1)
+        still = (1 - whole[:1] if channels != 3 else whole).permute(1, 2, 0).numpy()
+        tile[2:-2, 2:-2] = np.broadcast_to(still, (height, width, 3))
+    return tile
+
+
+def draw_numbers(run: Run, path: Path) -> bool:
+    """Each cluster in numbers: clients, examples of a client, and the labels that set it apart from the others."""
+    rows, classes = statistics(run), run.federation.classes
+    sizes, places = run.federation.train.sizes.numpy(), places_of(run)
+    if not classes:
+        return False
+    every = np.array([[row["labels"][name] for name in classes] for row in rows])
+    weight = np.array([row["examples"] for row in rows], dtype=float)
+    shift = 100 * (every - weight @ every / weight.sum())
+    most = np.sort(np.argsort(-np.abs(shift).max(0), kind="stable")[:10])
+    protected = [row.get("protected") for row in rows]
+    with panels(path, 1, 3, size=(3.7, 3.0)) as axes:
+        first, second, third = axes[0]
+        numbers = [row["cluster"] for row in rows]
+        colours, at = [colour(k) for k in numbers], np.arange(len(rows))
+        first.bar(at, [row["clients"] for row in rows], color=colours)
+        first.set_title("clients")
+        for x, row, share in zip(at, rows, protected, strict=True):
+            if share is not None:
+                first.text(x, row["clients"], f"{share:.0%}", ha="center", va="bottom", fontsize=8)
+        if any(share is not None for share in protected):
+            first.set_title("clients (above: protected attribute)")
+        second.boxplot([sizes[places == k] for k in numbers], positions=at, widths=0.5, flierprops={"ms": 2})
+        if int(sizes.max()) > 20 * max(1, int(np.median(sizes))):
+            second.set_yscale("log")
+        second.set_title("training examples of a client")
+        for axis in (first, second):
+            axis.set_xticks(at, numbers)
+            axis.set_xlabel("cluster")
+        width = 0.8 / len(rows)
+        for n, k in enumerate(numbers):
+            third.bar(np.arange(len(most)) + (n - (len(rows) - 1) / 2) * width, shift[n, most], width, color=colour(k))
+        third.set_xticks(range(len(most)), [classes[c] for c in most])
+        third.set_title("share of a label less everybody's, points")
+    return True

@@ -1,0 +1,71 @@
+"""Judging claims: means that are there only if every seed got there, differences beyond doubt, and their words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from .table import Claim, Values, Verdict
+
+Key = TypeVar("Key")
+
+
+def reached(values: Values, setting: str) -> list[float]:
+    """What was measured, if every seed got there; else nothing."""
+    found = values.get(setting) or []
+    return [] if any(map(math.isnan, found)) else found
+
+
+def finite(values: Values, setting: str) -> list[float]:
+    """What was measured of the seeds that got there."""
+    return [value for value in values.get(setting) or [] if not math.isnan(value)]
+
+
+def mean(values: Values, setting: str) -> float:
+    """The mean over seeds; NaN where one did not get there, or none was run."""
+    return statistics.fmean(reached(values, setting) or [math.nan])
+
+
+def error_of(numbers: Sequence[float]) -> float:
+    """The standard error of a mean."""
+    return statistics.stdev(numbers) / math.sqrt(len(numbers))
+
+
+def clearly(differences: Sequence[float]) -> bool | None:
+    """Whether differences, seed by seed, are above zero by more than two standard errors, or below; None in between."""
+    if len(differences) < 2:
+        return None
+    middle = statistics.fmean(differences)
+    return middle > 0 if abs(middle) > 2 * error_of(differences) else None
+
+
+def less(low: Sequence[float], high: Sequence[float]) -> bool | None:
+    """Whether one is clearly below the other, seed by seed."""
+    return clearly([b - a for a, b in zip(low, high, strict=False)])
+
+
+def every(verdicts: Iterable[bool | None]) -> bool | None:
+    """All of them; one that fails is enough to fail, and one that cannot be told leaves it open."""
+    found = list(verdicts)
+    return False if False in found else None if None in found else True
+
+
+def listed(numbers: Mapping[Any, float], form: str, between: str = ", ") -> str:
+    """Numbers by name, in words.
+
+    >>> listed({"a": 0.5, "b": 2}, "{} {:.1f} %")
+    'a 0.5 %, b 2.0 %'
+    """
+    return between.join(form.format(name, number) for name, number in numbers.items())
+
+
+def claim(text: str, settings: Mapping[Key, str], judge: Callable[[dict[Key, float]], Verdict], missing: str) -> Claim:
+    """A claim about the means of some rows; `missing` is said where one of them has no mean."""
+
+    def judged(values: Values) -> Verdict:
+        means = {key: mean(values, setting) for key, setting in settings.items()}
+        return (None, missing) if any(map(math.isnan, means.values())) else judge(means)
+
+    return Claim(text, judged)

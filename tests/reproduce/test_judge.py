@@ -1,0 +1,53 @@
+"""Judging claims: no mean where a seed is missing, no verdict within the noise, and the same verdict turned round."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polycentric.reproduce.judge import claim, clearly, error_of, every, finite, less, listed, mean, reached
+
+NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
+
+
+def test_a_mean_is_of_all_seeds_or_not_there():
+    values = {"all": [1.0, 2.0], "some": [1.0, math.nan], "none": []}
+    assert reached(values, "all") == [1.0, 2.0] and mean(values, "all") == 1.5
+    for setting in ("some", "none", "never"):
+        assert reached(values, setting) == [] and math.isnan(mean(values, setting))
+    assert finite(values, "some") == [1.0] and finite(values, "never") == []
+
+
+@given(NUMBERS)
+def test_a_difference_turned_round_has_the_other_verdict(numbers):
+    here, there = clearly(numbers), clearly([-x for x in numbers])
+    assert (here is None) == (there is None) and (here is None or here != there)
+    if here is not None:
+        assert abs(statistics.fmean(numbers)) > 2 * error_of(numbers)
+    assert clearly(numbers[:1]) is None
+
+
+@given(NUMBERS, st.floats(0.1, 10))
+def test_less_by_the_same_in_every_seed_is_less(numbers, gap):
+    above = [x + gap for x in numbers]
+    assert less(numbers, above) is not False and less(above, numbers) is not True
+
+
+@pytest.mark.parametrize(
+    "verdicts, whole",
+    [([], True), ([True, True], True), ([True, None], None), ([None, False], False), ([True, False], False)],
+)
+def test_one_failure_is_enough_and_one_doubt_leaves_it_open(verdicts, whole):
+    assert every(verdicts) is whole
+
+
+def test_a_claim_is_judged_by_means_where_all_are_there():
+    judged = claim("A is above b.", {1: "a", 2: "b"}, lambda m: (m[1] > m[2], listed(m, "{}: {:.1f}")), "not run").judge
+    assert judged({"a": [2.0, 4.0], "b": [1.0]}) == (True, "1: 3.0, 2: 1.0")
+    assert judged({"a": [0.0], "b": [1.0]})[0] is False
+    for values in ({}, {"a": [1.0]}, {"a": [1.0], "b": [math.nan, 1.0]}):
+        assert judged(values) == (None, "not run")
