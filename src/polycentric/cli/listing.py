@@ -43,9 +43,9 @@ def list_methods() -> Group:
     )
     parts.add_column("setting")
     parts.add_column("choices")
-    named = {getattr(kind, "__name__", str(kind)).lower(): ", ".join(sorted(entries)) for kind, entries in kinds().items()}
+    named = {getattr(kind, "__name__", str(kind)).lower(): sorted(choices) for kind, choices in kinds().items()}
     for word, choices in sorted((_SETTING.get(word, word), choices) for word, choices in named.items()):
-        parts.add_row(word, choices)
+        parts.add_row(word, ", ".join(choices))
     return Group(methods, models, parts)
 
 
