@@ -100,7 +100,6 @@ ACTIVE = Table(
             0.1,
         ),
     ),
-    seeds=5,
     figures=(
         figure(
             "active.png",

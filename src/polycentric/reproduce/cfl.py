@@ -139,7 +139,6 @@ CFL_TABLE = Table(
             _similarity,
         ),
     ),
-    seeds=5,
     notes=(
         "The gain of a client is its accuracy at the end less what it has at the end of FedAvg (which counts clients "
         "equally, as Clustered does) with the same seed; until the first split the two are the same run.",

@@ -78,7 +78,6 @@ FEDAVG_MNIST = Table(
         _speedup("non-IID", 483 / 229),
         Claim("Two digits a client cost FedAvg many more rounds than IID data.", _harder),
     ),
-    seeds=5,
     holds=lambda paper, ours: paper / 1.5 <= ours <= 1.5 * paper,
     notes=(
         "A row holds when our mean is within a factor 1.5 of the paper's single number, either way; the paper gives no "

@@ -115,7 +115,6 @@ FEDCURV = Table(
         _fewer(10, "FedProx"),
         Claim("FedCurv is also cheaper than FedAvg at equal bytes, where E is large.", _cheaper),
     ),
-    seeds=5,
     figures=(
         figure(
             "fedcurv.png",

@@ -180,9 +180,8 @@ def _main(data: str, setting: str) -> list[Row]:
 def _alone(data: str, setting: str) -> Row:
     """No overlap, and the edges' own models in the place of their mean: the paper does not say which it draws."""
     row = next(row for row in _main(data, setting) if row.setting.endswith("no overlap"))
-    return Row(
-        f"own {row.setting}", row.settings, row.paper, _own, "mean of the edges' own test accuracies, %", DATA[data]
-    )
+    what = "mean of the edges' own test accuracies, %"
+    return Row(f"own {row.setting}", row.settings, row.paper, _own, what, DATA[data])
 
 
 def _unmixed(data: str) -> list[Row]:
@@ -215,20 +214,10 @@ def _alphas(mixed: bool, ratio: float) -> Row:
 
 
 def _clocks(data: str, t_c: float) -> list[Row]:
-    time = CLOCK_TIME[data]
+    time, head = CLOCK_TIME[data], f"clock t_c={t_c:g},"
     what = f"test accuracy at t = {time} with a cloud {t_c:g} times as far, %"
-    return [
-        Row(
-            f"clock t_c={t_c:g}, {row.setting}",
-            row.settings,
-            None,
-            _at(over_by(time, _every(row), t_c)),
-            what,
-            DATA[data],
-        )
-        for row in _main(data, "c")
-        if row.setting.endswith(CLOCKED)
-    ]
+    found = [(row, _at(over_by(time, _every(row), t_c))) for row in _main(data, "c") if row.setting.endswith(CLOCKED)]
+    return [Row(f"{head} {row.setting}", row.settings, None, measure, what, DATA[data]) for row, measure in found]
 
 
 def _logistic(setting: str) -> list[Row]:

@@ -99,7 +99,6 @@ FEDPROX = Table(
         _more("FedProx mu=1", "FedAvg", 50, "At 50 %, FedProx is better than FedAvg."),
         _more("FedProx mu=1", "FedAvg", 0, "The proximal term helps even where nobody is slow."),
     ),
-    seeds=5,
     figures=(
         figure(
             "fedprox.png",

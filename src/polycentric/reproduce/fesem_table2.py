@@ -222,7 +222,6 @@ FESEM_TABLE2 = Table(
     measure=at_end("metrics", "micro_accuracy", scale=100),
     rows=rows(_row, STAND_INS, VIEWS, (*PAPER, *BY_EPOCHS), METRICS),
     claims=_claims(),
-    seeds=5,
     notes=(
         "The data are stand-ins, so only orderings compare with the paper, and no single number has a verdict. A claim "
         "holds or fails when the difference, seed by seed, is more than two standard errors; in between it cannot be "

@@ -182,7 +182,6 @@ META = Table(
             ALIKE, CENTRAL, (AFTER,), "A centrally trained model of equal accuracy personalises worse than FedAvg's."
         ),
     ),
-    seeds=5,
     figures=(
         figure(
             "meta.png",

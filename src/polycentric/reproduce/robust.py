@@ -112,7 +112,6 @@ ROBUST = Table(
         *(_below(SYNTHETIC, attack, 0.53) for attack in ATTACKS),
         *(_below(data, attack, 0.33) for data in (DIGITS, MNIST) for attack in ATTACKS),
     ),
-    seeds=5,
     notes=(
         "We know the paper's claim from its abstract, which names neither the attack nor the trimming. We call "
         "beta = 0.2 with 5, 10 and 20 % attackers a typical setting (having seen one trial with seed 0); a claim "

@@ -8,19 +8,16 @@ draw(run, folder)      rounds.png      intra-cluster distance, sizes and re-assi
 """
 
 from .distances import cosines, intra_cluster_distance, matched, neighbours, principal, squared_distances
-from .members import Looks, local_models, looks, places_of, statistics, told, updates
-from .pictures import draw, draw_examples, draw_map, draw_numbers, draw_rounds
-from .similarity import SplitSeen, draw_similarity, draw_splits, splits
+from .members import local_models, looks, places_of, statistics, told, updates
+from .pictures import draw, draw_examples, draw_map, draw_numbers
+from .similarity import draw_similarity, draw_splits, splits
 
 __all__ = [
-    "Looks",
-    "SplitSeen",
     "cosines",
     "draw",
     "draw_examples",
     "draw_map",
     "draw_numbers",
-    "draw_rounds",
     "draw_similarity",
     "draw_splits",
     "intra_cluster_distance",
