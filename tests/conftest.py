@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
+os.environ.setdefault("POLYCENTRIC_DEVICE", "cpu")  # laws are of bits, which a GPU has of its own
 os.environ.pop("COLUMNS", None)  # before ours is imported: how wide this terminal is, is no part of a test
 
 from polycentric.data import Federation, Split

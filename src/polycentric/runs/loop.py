@@ -294,5 +294,5 @@ def check_finite(trips: Sequence[Trip], late: Sequence[int], before: State, afte
 
 def trainer_of(method: Method) -> Train | None:
     """How a method's clients train, for fine-tuning in the same way."""
-    learners = (learner for exchange in reversed(method.exchanges) for learner in exchange.learn)
-    return next((train for learner in learners if (train := learner.trains_like) is not None), None)
+    learners = (learner.trains_like for exchange in reversed(method.exchanges) for learner in exchange.learn)
+    return next((train for train in learners if isinstance(train, Train)), None)

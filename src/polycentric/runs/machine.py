@@ -61,11 +61,11 @@ def undisturbed() -> Iterator[None]:
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` takes a GPU if there is one; anything else must be there."""
+    """`auto` takes what POLYCENTRIC_DEVICE says, else a GPU if there is one; anything else must be there."""
     import torch  # here, so that a command that needs no tensors starts at once
 
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = os.environ.get("POLYCENTRIC_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
     if name != "cpu" and not re.fullmatch(r"cuda(:\d+)?", name):
         raise UsageError(f"device must be cpu, cuda, cuda:N or auto, got '{name}'; try --device cpu")
     try:

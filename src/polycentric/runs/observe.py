@@ -57,7 +57,7 @@ class Moment:
 
     def settled(self) -> Moment:
         """The same without its trips, which know the state before the round; what was found out stays."""
-        found = {name: self.__dict__[name] for name in ("scores", "average") if name in self.__dict__}
+        found: dict[str, Any] = {name: self.__dict__[name] for name in ("scores", "average") if name in self.__dict__}
         after = replace(self, trips=())
         after.__dict__.update(found)
         return after
