@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 
 import polycentric
 from polycentric import METHODS
+from polycentric.language import kinds
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/polycentric"
@@ -21,17 +25,13 @@ RECIPES = sorted(
     set((PACKAGE / "methods").glob("*.py")) - {PACKAGE / f"methods/{name}.py" for name in ("__init__", "recipes")}
 )
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-
-WORDS = re.compile(r"\bserver|\bglobal model|\bstrateg", re.IGNORECASE)
-QUOTED = (  # where somebody else's title or name, or the glossary itself, has one of these words
-    "FedMes: speeding up federated learning with multiple edge servers",
-    "*Server*, *global model*, *node*, *worker* and *strategy* are not",
-)
 
 
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
 
 def _method(recipe: Path) -> str:
@@ -50,20 +50,17 @@ def _page(recipe: Path) -> str:
 # -- public names --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", polycentric.__all__)
-def test_a_public_name_is_there_and_explained(name: str) -> None:
-    found = getattr(polycentric, name)
-    if isinstance(found, dict):
-        return
-    page = found.__doc__ or ""
-    assert page.strip() and not page.startswith(f"{name}("), f"{name} has no docstring of its own"
-    assert name in dir(polycentric)
+def test_public_names_are_there_and_explained() -> None:
+    found = {name: getattr(polycentric, name) for name in polycentric.__all__}
+    pages = {name: thing.__doc__ or "" for name, thing in found.items() if not isinstance(thing, dict)}
+    assert [name for name, page in pages.items() if not page.strip() or page.startswith(f"{name}(")] == []
+    assert set(found) <= set(dir(polycentric))
 
 
-@pytest.mark.parametrize("name", polycentric.__all__)
-def test_a_public_name_is_in_the_documentation(name: str) -> None:
-    code = re.compile(rf"(?<![\w.]){name}\b|\bpc\.{name}\b|\bpolycentric\.{name}\b")
-    assert any(code.search(text) for page in PAGES for text in _code_of(page)), f"no page shows {name}"
+def test_public_names_are_in_the_documentation() -> None:
+    code = "\n".join(text for page in PAGES for text in _code_of(page))
+    shown = {name: rf"(?<![\w.]){name}\b|\bpc\.{name}\b|\bpolycentric\.{name}\b" for name in polycentric.__all__}
+    assert [name for name, pattern in shown.items() if not re.search(pattern, code)] == []
 
 
 def _code_of(page: Path) -> list[str]:
@@ -102,7 +99,7 @@ def test_every_method_is_a_file_and_has_a_page() -> None:
     assert set(METHODS) <= {page.stem for page in (ROOT / "docs/methods").glob("*.md")}
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=_name)
+@every_recipe
 def test_a_method_says_what_it_reduces_to_and_where_it_is_from(recipe: Path) -> None:
     assert "Reduces to:" in _page(recipe)
     assert "Reference:" in _page(recipe) or recipe.stem == "nofed"
@@ -110,7 +107,7 @@ def test_a_method_says_what_it_reduces_to_and_where_it_is_from(recipe: Path) -> 
     assert inspect.getmodule(METHODS[_method(recipe)]).__file__ == str(recipe)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=_name)
+@every_recipe
 def test_the_page_of_a_method_has_what_a_reader_looks_for(recipe: Path) -> None:
     text = (ROOT / f"docs/methods/{_method(recipe)}.md").read_text("utf-8")
     wanted = ["| word | part", "**Reduces to**", "## Details", "## Run it", "**Bytes per round:**", "**Look at**"]
@@ -118,9 +115,8 @@ def test_the_page_of_a_method_has_what_a_reader_looks_for(recipe: Path) -> None:
     assert [part for part in wanted if part not in text] == []
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=_name)
-def test_a_method_is_short_and_knows_no_other(recipe: Path) -> None:
-    assert len(recipe.read_text("utf-8").splitlines()) <= 80
+@every_recipe
+def test_a_method_knows_no_other(recipe: Path) -> None:
     others = {path.stem for path in RECIPES} - {recipe.stem}
     assert not {module.split(".")[-1] for module in _imported(_tree(recipe))} & others
 
@@ -142,43 +138,112 @@ def test_the_round_is_one_page_and_names_no_method() -> None:
     assert not [module for module in _imported(ast.parse(text)) if "methods" in module]
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=_name)
-def test_an_example_is_at_most_sixty_lines(script: Path) -> None:
-    assert len(script.read_text("utf-8").splitlines()) <= 60
+# -- rooms ---------------------------------------------------------------------------------------------------
+
+SHOW = ("cli", "report", "reproduce")  # rooms that name a file after what they run or draw
 
 
-# -- words, and what is never done ---------------------------------------------------------------------------
+def test_the_hall_holds_the_round_the_method_the_errors_and_the_public_names() -> None:
+    here = {path.name for path in PACKAGE.glob("*.py")}
+    assert here == {"__init__.py", "__main__.py", "errors.py", "method.py", "round.py"}
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *PAGES, *EXAMPLES], ids=_name)
-def test_one_word_one_thing(path: Path) -> None:
-    text = path.read_text("utf-8")
-    for quotation in QUOTED:
-        text = text.replace(quotation, "")
-    assert not WORDS.findall(text), "see docs/glossary.md"
+def test_no_two_modules_and_no_two_classes_have_one_name() -> None:
+    modules, classes = Counter[str](), Counter[str]()
+    for path in SOURCES:
+        if path.relative_to(PACKAGE).parts[0] not in SHOW:
+            modules[path.stem] += path.stem != "__init__"
+        classes.update(node.name for node in _tree(path).body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in (modules + classes).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_name)
-def test_nothing_that_is_read_is_ever_executed(path: Path) -> None:
-    tree = _tree(path)
-    assert not {"pickle", "cPickle", "dill", "marshal", "shelve", "joblib"} & {
-        module.split(".")[0] for module in _imported(tree)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            assert _called(node.func) not in FORBIDDEN, f"line {node.lineno}"
-            assert all(_harmless(keyword) for keyword in node.keywords), f"line {node.lineno}"
+def test_the_import_contract_covers_every_module() -> None:
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    listed = [layer.strip().removeprefix("polycentric.") for line in contract["layers"] for layer in line.split("|")]
+    modules = [".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__") for path in SOURCES]
+    free = {"__init__", "__main__", "parts"}  # the names themselves; and a room whose modules are listed one by one
+    assert [m for m in modules if m not in free and not any(f"{m}.".startswith(f"{layer}.") for layer in listed)] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_name)
-def test_nobody_asks_an_executor_for_its_class(path: Path) -> None:
+def test_a_module_that_is_long_says_why() -> None:
+    long = [path for path in SOURCES if "reproduce" not in path.parts and len(path.read_text().splitlines()) > 450]
+    assert [_name(path) for path in long if "long" not in (ast.get_docstring(_tree(path)) or "")] == []
+
+
+def test_tests_stand_where_the_source_does() -> None:
+    own = {"laws", "benchmarks"}  # what all methods owe; and the programs beside the package
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [str(f) for f in folders if f.parts[:1] not in [(o,) for o in own] and not (PACKAGE / f).is_dir()] == []
+    assert list((ROOT / "tests").glob("test_*.py")) == []
+
+
+# -- one place for a new thing; where it has a name, two -----------------------------------------------------
+
+
+def test_a_part_is_registered_where_it_is_defined() -> None:
+    for kind, found in kinds().items():
+        for name, entry in found.items():
+            assert entry.build.__module__.startswith("polycentric."), f"{kind} {name}"
+            text = Path(str(inspect.getsourcefile(entry.build))).read_text("utf-8")
+            assert re.search(rf'register\(\s*\w+,\s*"{re.escape(name)}"', text), f"{name} is not registered beside it"
+
+
+def test_a_method_takes_its_file_and_one_line() -> None:
+    text = {path: path.read_text("utf-8") for path in SOURCES}
+    for recipe in RECIPES:
+        asks = [path for path in text if re.search(rf"\bfrom [.\w]*methods\.{recipe.stem} import", text[path])]
+        assert {_name(path) for path in asks} <= {"src/polycentric/__init__.py"}, recipe.stem
+        assert f"from .{recipe.stem} import" in text[PACKAGE / "methods/__init__.py"]
+
+
+def test_a_table_takes_its_file_and_one_line() -> None:
+    from polycentric.reproduce import TABLES
+
+    homes = {sys.modules[type(table).__module__].__name__ for table in TABLES.values()}
+    assert homes == {"polycentric.reproduce.table"}
+    init = (PACKAGE / "reproduce/__init__.py").read_text("utf-8")
+    for path in (PACKAGE / "reproduce").glob("*.py"):
+        if re.search(r"^[A-Z_0-9]+ = Table\(", path.read_text("utf-8"), re.MULTILINE):
+            assert f"from .{path.stem} import" in init
+
+
+def test_an_option_of_a_run_is_written_once() -> None:
+    """Its name stands in quotation marks, or as a field, in one module that asks a user for it."""
+    asking = [PACKAGE / "cli", PACKAGE / "runs/settings.py"]
+    files = [file for place in asking for file in ([place] if place.is_file() else place.rglob("*.py"))]
+    for option in ("evaluate_every", "held_out_seed", "checkpoint_every", "optimistic", "dissimilarity", "data_seed"):
+        homes = [file for file in files if re.search(rf"^    {option}: ", file.read_text("utf-8"), re.MULTILINE)]
+        assert [_name(file) for file in homes] == ["src/polycentric/runs/settings.py"]
+
+
+# -- what is never done --------------------------------------------------------------------------------------
+
+
+def test_nothing_that_is_read_is_ever_executed() -> None:
+    pickles = {"pickle", "cPickle", "dill", "marshal", "shelve", "joblib"}
+    wrong = []
+    for path in SOURCES:
+        tree = _tree(path)
+        wrong += [f"{_name(path)} imports {m}" for m in _imported(tree) if m.split(".")[0] in pickles]
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if _called(node.func) in FORBIDDEN or not all(map(_harmless, node.keywords)):
+                wrong.append(f"{_name(path)}, line {node.lineno}")
+    assert wrong == []
+
+
+def test_nobody_asks_an_executor_for_its_class() -> None:
     """Executors say what others need to know, and none is built on another."""
-    executors = {"Executor", "Looped", "Stacked", "Compiled"}
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Call) and _called(node.func) in ("isinstance", "issubclass", "type"):
-            assert not executors & {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}, node.lineno
-        if isinstance(node, ast.ClassDef):
-            assert not (executors - {"Executor"}) & {_called(base) for base in node.bases}, node.lineno
+    executors, wrong = {"Executor", "Looped", "Stacked", "Compiled"}, []
+    for path in SOURCES:
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Call) and _called(node.func) in ("isinstance", "issubclass", "type"):
+                named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & executors
+            elif isinstance(node, ast.ClassDef):
+                named = {_called(base) for base in node.bases} & (executors - {"Executor"})
+            else:
+                continue
+            wrong += [f"{_name(path)}, line {node.lineno}"] * bool(named)
+    assert wrong == []
 
 
 FORBIDDEN = {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.unsafe_load", "os.system"}
