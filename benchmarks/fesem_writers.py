@@ -25,8 +25,9 @@ from polycentric import Federation, fesem, load
 from polycentric.data import Split
 from polycentric.round import run_round
 from polycentric.runs.bench import LR, TOGETHER
-from polycentric.runs.loop import Run, prepare
+from polycentric.runs.loop import Run
 from polycentric.runs.machine import device_of
+from polycentric.runs.start import prepare
 
 
 def fewer(federation: Federation, writers: int | None, most: int | None) -> Federation:

@@ -12,7 +12,7 @@ import torch
 from polycentric import Exponential, Ring, SmallWorld, Torus, dpsgd
 from polycentric.data import Federation, Split
 from polycentric.round import run_round
-from polycentric.runs.loop import prepare
+from polycentric.runs.start import prepare
 from polycentric.topology import weights_for
 
 GRAPHS = {"ring": Ring(), "torus": Torus(), "small-world": SmallWorld(k=6, p=0.1), "exponential": Exponential()}

@@ -39,8 +39,8 @@ from polycentric import Federation, Method, Uniform, fedavg, fesem
 from polycentric.data import Split
 from polycentric.models import mlp
 from polycentric.round import run_round
-from polycentric.runs.loop import prepare
 from polycentric.runs.machine import keep_freed_memory
+from polycentric.runs.start import prepare
 from polycentric.simulate.clock import Traffic, load_of, traffic
 
 FEATURES, CLASSES, UPPER = 16, 4, 3

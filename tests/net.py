@@ -3,11 +3,11 @@
     python tests/net.py record before.json       before the change
     python tests/net.py compare before.json      after it: every difference is named
 
-Runs go through the command, so the net does not care how the package is built inside: every method under every executor,
+Runs go through the command, so the net does not care how the package is built inside: every method under two executors,
 every topology, what clients keep, attackers, deadlines, held-out clients, state on disk, two ranks, patience, targets,
 resumed runs, compared and swept ones. A digest is taken of every tensor of the last checkpoint, of `metrics.jsonl`,
-`clients.csv` and `places.csv`, of `summary.json` without what depends on time and place, and of the names that finished runs
-of a grid have. Numbers are those of one machine: record and compare on the same one.
+`clients.csv` and `places.csv`, of `summary.json` without what depends on time and place, and of the names that finished
+runs of a grid have. Numbers are those of one machine: record and compare on the same one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 METHODS = (
-    "nofed fedsgd fedavg fedprox feddane feddist feddws fedcurv reptile maml fomaml meta fesem tkm ifca cfl dpsgd matcha "
-    "dpa-sgd mtl mocha fedmes hierarchical"
+    "nofed fedsgd fedavg fedprox feddane feddist feddws fedcurv reptile maml fomaml meta fesem tkm ifca cfl dpsgd "
+    "matcha dpa-sgd mtl mocha fedmes hierarchical"
 ).split()
 COMMON = "--data digits --partition dirichlet=0.5 --clients 12 --rounds 3 --device cpu --evaluate-every 1".split()
 OWN: dict[str, list[str]] = {
@@ -199,8 +199,8 @@ def ranks(folder: Path) -> dict[str, Any]:
 def grids(folder: Path) -> dict[str, Any]:
     """The names of finished runs of `compare` and `sweep`."""
     few = ["--data", "digits", "--clients", "6", "--rounds", "1", "--device", "cpu"]
-    command("compare", "nofed", "fedprox", "fesem", *few, "--seeds", "2", "--set", "mu=0.3", "--set", "k=2",
-            "--attack", "nan(share=0.2)", "--clock", "delays(link=2)", "--out", str(folder / "compare"), "--quiet")  # fmt: skip
+    words = ["--seeds", "2", "--set", "mu=0.3", "--set", "k=2", "--attack", "nan(share=0.2)", "--clock", "delays(link=2)"]
+    command("compare", "nofed", "fedprox", "fesem", *few, *words, "--out", str(folder / "compare"), "--quiet")
     cells = folder / "cells.csv"
     cells.write_text("client,edge\n" + "".join(f"{k},{e}\n" for k in range(6) for e in {k % 2, k // 3}), "utf-8")
     here = os.getcwd()
@@ -208,7 +208,8 @@ def grids(folder: Path) -> dict[str, Any]:
     try:
         Path("sweep.toml").write_text(
             'method = "fedmes"\ndata = "digits"\nclients = 6\nrounds = 1\ndevice = "cpu"\nfine_tune = 0\n'
-            '[set]\ncells = "table(cells.csv)"\n[grid]\nseed = [0, 1]\n"set.lr" = [0.1, 0.2]\n"set.alpha_v" = [1, 1.5]\n',
+            '[set]\ncells = "table(cells.csv)"\n'
+            '[grid]\nseed = [0, 1]\n"set.lr" = [0.1, 0.2]\n"set.alpha_v" = [1, 1.5]\n',
             "utf-8",
         )
         command("sweep", "sweep.toml", "--out", "sweep", "--quiet")

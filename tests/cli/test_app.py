@@ -96,7 +96,7 @@ def fill(folder: Path) -> None:
     (folder / "torn").mkdir()
     (folder / "torn" / "config.json").write_text("{")
     (folder / "python").mkdir()
-    (folder / "python" / "config.json").write_text('{"method": "Method(...)", "rounds": 3}')
+    (folder / "python" / "config.json").write_text('{"method": "mine", "rounds": 3, "given": ["method"]}')
 
 
 @pytest.fixture(scope="session")
@@ -249,8 +249,8 @@ MISTAKES = [
     (["resume", "nothing"], "nothing", "no config.json"),
     (["resume", "torn"], "torn/config.json", "cannot be read"),
     (["resume", "foreign"], "rounds in foreign/config.json", "got 'abc'"),
-    (["personalize", "absent"], "absent", "`polycentric resume absent` first"),
-    (["resume", "python"], "python/config.json", "begun in Python"),
+    (["personalize", "absent"], "absent", "is not the folder of a run"),
+    (["resume", "python"], "python", "begun in Python with objects that no words say (method)"),
     (["run", "x" * 400 + ".toml"], "x" * 400, "File name too long"),
     ([*RUN, "--out", "a\x00"], "a", "--out"),
 ]  # fmt: skip
@@ -418,7 +418,7 @@ def test_most_answers_not_finite_stop_the_run_with_its_state(here, say):
 
 
 def test_a_full_disk_is_said_and_the_run_goes_on_later(here, say, stranger):
-    from polycentric.runs import record
+    from polycentric.runs import checkpoint
 
     def full(tensors: object, path: Path) -> None:
         if "round-000003" in path.name:
@@ -427,13 +427,13 @@ def test_a_full_disk_is_said_and_the_run_goes_on_later(here, say, stranger):
         save(tensors, path)
 
     assert say("run", "fedavg", *SMALL, "--out", "whole", "--quiet").code == 0
-    save = record.save_file
-    stranger.setattr(record, "save_file", full)
+    save = checkpoint.save_file
+    stranger.setattr(checkpoint, "save_file", full)
     ended = say("run", "fedavg", *SMALL, "--out", "run")
     assert (ended.code, len(ended.lines)) == (2, 1)
     assert "No space left on device" in ended.err and "polycentric resume" in ended.err
     assert not list((here / "run").rglob("*.tmp"))
-    stranger.setattr(record, "save_file", save)
+    stranger.setattr(checkpoint, "save_file", save)
     assert say("resume", "run", "--quiet").code == 0
     assert (here / "run" / "metrics.jsonl").read_bytes() == (here / "whole" / "metrics.jsonl").read_bytes()
 
@@ -444,10 +444,11 @@ def test_a_full_disk_is_said_and_the_run_goes_on_later(here, say, stranger):
 def test_after_ctrl_c_resume_ends_with_the_same_bits(here, say, stranger):
     real = Run._round
 
-    def impatient(self: Run, watch: Any) -> None:
-        real(self, watch)
+    def impatient(self: Run) -> Any:
+        trips = real(self)
         if self.state.round == 3:
             raise KeyboardInterrupt
+        return trips
 
     assert say("run", "fedavg", *SMALL, "--out", "whole", "--json").code == 0
     stranger.setattr(Run, "_round", impatient)
@@ -478,7 +479,9 @@ def test_a_finished_run_is_not_touched(here, say):
     before = contents(here)
     ended = say("resume", "run", "--json")
     assert ended.code == 0 and strict(ended.out) == summary and contents(here) == before
-    assert ended.lines == ["note: run is finished, so nothing was run"]
+    assert ended.lines == [
+        "note: run is finished, so nothing was run; `polycentric resume run --rounds N` takes more rounds"
+    ]
     (here / "run").rename(here / "moved")
     assert say("resume", "moved").code == 0
 
@@ -594,7 +597,7 @@ def test_sweep_runs_every_combination(here, say):
 
 
 def test_ctrl_c_in_a_table_says_that_the_same_command_goes_on(here, say, stranger):
-    def stop(self: Run, watch: Any) -> None:
+    def stop(self: Run) -> None:
         raise KeyboardInterrupt
 
     real = Run._round

@@ -36,11 +36,12 @@ from polycentric import (
     run_round,
 )
 from polycentric.data import label_counts
+from polycentric.learn.execute.captured import recorded
 from polycentric.methods.recipes import build_method
 from polycentric.round import receive
+from polycentric.runs.checkpoint import Checkpoint
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.runs.folder import Folder
-from polycentric.runs.start import environment
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered
@@ -154,7 +155,8 @@ def test_edges_are_one_after_the_rounds_in_which_they_met(every, met, blobs):
     for round in range(4):
         state, _ = run_round(method, state, prepared.clients)
         rows = state.centers["model"]
-        assert torch.allclose(rows, rows[:1].expand_as(rows), rtol=1e-12) == (round in met) == topology.wires.meets_cloud(round)
+        agree = torch.allclose(rows, rows[:1].expand_as(rows), rtol=1e-12)
+        assert agree == (round in met) == topology.wires.meets_cloud(round)
     assert not any(fedmes().exchanges[0].topology.wires.meets_cloud(round) for round in range(9))
 
 
@@ -537,11 +539,10 @@ def test_disagreement_of_many_clients_forms_no_client_model(few, blobs, monkeypa
 
 def test_what_a_checkpoint_does_not_remember_yet_is_as_it_begins(blobs, tmp_path):
     method = hierarchical(cells=SIX, every=2, **TRAINING)
-    first = ready(method, blobs(SIZES), rounds=2, folder=Folder.new(tmp_path / "run"))
-    first.folder.write_json("environment.json", environment(first))
-    first.state = replace(first.state, memory={"heard": first.state.memory["heard"]})
-    first._checkpoint()
-    done, _ = went_on(ready(method, blobs(SIZES), rounds=2), first.folder)
+    first = recorded(ready(method, blobs(SIZES), rounds=2), tmp_path / "run")
+    memory = {"heard": first.state.memory["heard"]}
+    Folder(tmp_path / "run").save(Checkpoint(replace(first.state, memory=memory), first.tally))
+    done, _ = went_on(ready(method, blobs(SIZES), rounds=2), Folder(tmp_path / "run"))
     assert done.state.round == 2 and done.state.memory.keys() == {"heard", "since", "learned"}
 
 

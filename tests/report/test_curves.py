@@ -77,7 +77,7 @@ def test_what_a_run_really_writes_can_be_drawn(tmp_path, blobs):
     ran = pc.run(pc.fedavg(), blobs(), rounds=3, out=tmp_path / "run")
     at, y = curve(tmp_path / "run", "micro_loss", "seconds")
     assert at.tolist() == [row["simulated_seconds"] for row in ran.history] and len(y) == 4
-    assert gathered([tmp_path / "run"]) == {"run": [tmp_path / "run"]}
+    assert gathered([tmp_path / "run"]) == {"fedavg": [tmp_path / "run"]}
 
 
 @LAW

@@ -258,6 +258,7 @@ def main(what: str) -> None:
     def wide(shape: tuple[int, ...], n_outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(*shape, width // 10), torch.nn.Linear(width // 10, n_outputs))
 
+    prepare(fedavg(), federation, rounds=1, fine_tune=0).go()  # all that is imported on first use is imported
     out, written, base = {}, Draft.write, anonymous()
     for name, n in settings:
         cut = {} if what == "cohort" else {"cut": KeepPrivate("0.*")}

@@ -1,6 +1,7 @@
 """Several ranks are one process: the same bits for every method, and an end that can be gone on from.
 
-This file is also the program of a rank: `python tests/simulate/test_ranks.py FOLDER` runs every case with whoever else is there.
+This file is also the program of a rank: `python tests/simulate/test_ranks.py FOLDER` runs every case with whoever else
+is there.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def started(arguments: list[str], **how: Any) -> Iterator[list[Started]]:
     port = next(filter(is_free, random.sample(range(10_000, 30_000), 100)))  # no port that the system itself gives away
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     common = os.environ | {"PYTHONPATH": path, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     common |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # whoever is there first tells how often it has knocked
     ranks: list[Started] = []
     with ExitStack() as files:

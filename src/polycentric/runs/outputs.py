@@ -30,11 +30,11 @@ class Recorder(Callback):
 
     def __init__(self, folder: Folder, identity: str) -> None:
         self.folder, self.identity = folder, identity
-        self.saved = time.monotonic()
+        self.saved, self.dropped = time.monotonic(), 0
 
     def on_start(self, run: Run) -> None:
         """The time to the first checkpoint begins."""
-        self.saved = time.monotonic()
+        self.saved, self.dropped = time.monotonic(), run.tally.dropped
 
     def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
         """One line of metrics, one of places, and the best state."""
@@ -46,9 +46,9 @@ class Recorder(Callback):
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
         """A checkpoint, when it is time."""
-        asked, came = sum(len(trip.cohort) for trip in trips), sum(len(trip.arrived) for trip in trips)
-        if asked > came:
-            self.folder.log(f"round {run.state.round - 1}: {asked - came} answers were late or not finite and left out")
+        if lost := run.tally.dropped - self.dropped:
+            self.folder.log(f"round {run.state.round - 1}: {lost} answers were not finite and were left out")
+            self.dropped = run.tally.dropped
         every = run.settings.checkpoint_every
         if run.state.round % every == 0 if every else time.monotonic() - self.saved > CHECKPOINT_SECONDS:
             self.on_stop(run)

@@ -65,7 +65,7 @@ def test_the_setting_reaches_the_task_and_is_written_down() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"precision": "half"}, "unknown precision 'half'"),
+        ({"precision": "half"}, "precision in the arguments: .* got 'half'"),
         ({"precision": "tf32"}, "precision tf32 is a GPU's, and the device is cpu: use --device cuda"),
         ({"precision": "bf16", "dtype": "float64"}, "is about how float32 is multiplied, and dtype is float64"),
     ],

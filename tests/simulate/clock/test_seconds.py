@@ -730,9 +730,7 @@ def test_another_clock_is_refused_on_resume(blobs, tmp_path):
 
 
 def test_the_tally_of_an_older_checkpoint_is_read(tmp_path):
-    from polycentric.runs.folder import _tally
-
-    assert _tally({"bytes_up": 3}) == Tally(bytes_up=3)
+    assert Tally.from_json({"bytes_up": 3}) == Tally(bytes_up=3)
 
 
 def test_every_row_tells_the_time_and_time_only_grows(blobs):
