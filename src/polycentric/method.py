@@ -16,14 +16,19 @@ from torch import Tensor
 
 from .errors import UsageError, require
 from .learn import Learner
-from .parts.aggregate import Aggregate, Mean
-from .parts.optimizer import Average, Center
-from .parts.privacy import NoPrivacy, Privacy
-from .parts.select import Everyone, Select
+from .parts.aggregate import Aggregate as Aggregate
+from .parts.aggregate import Mean as Mean
+from .parts.optimizer import Average as Average
+from .parts.optimizer import Center as Center
+from .parts.privacy import NoPrivacy as NoPrivacy
+from .parts.privacy import Privacy as Privacy
+from .parts.select import Everyone as Everyone
+from .parts.select import Select as Select
 from .stacks.cohort import Cohort
 from .stacks.mixing import Mixing
 from .stacks.stack import WHOLE, Cut, Layout, Stacks
-from .topology import Star, Topology
+from .topology import Star as Star
+from .topology import Topology
 
 
 @dataclass(frozen=True, eq=False)

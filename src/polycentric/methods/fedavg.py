@@ -16,13 +16,22 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import Average, Center
-from ..parts.privacy import NoPrivacy, Privacy
-from ..parts.select import Everyone, Select, Stragglers
+from ..method import (
+    Aggregate,
+    Average,
+    Center,
+    Everyone,
+    Exchange,
+    Mean,
+    Method,
+    NoPrivacy,
+    Privacy,
+    Select,
+    Star,
+    recipe,
+)
+from ..parts.select import Stragglers
 from ..stacks.stack import WHOLE, Cut
-from ..topology import Star
 
 
 @recipe
@@ -50,12 +59,5 @@ def fedavg(
     """
     if stragglers:
         select = Stragglers(select, stragglers, drop=True)
-    exchange = Exchange(
-        learn=(Train(**training),),
-        topology=Star(equal=equal),
-        select=select,
-        aggregate=aggregate,
-        privacy=privacy,
-        optimizer=center,
-    )
+    exchange = Exchange((Train(**training),), Star(equal), select, aggregate, center, privacy)
     return Method.of("fedavg", exchange, cut=cut)

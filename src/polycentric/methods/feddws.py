@@ -14,18 +14,12 @@ from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Everyone, Exchange, Mean, Method, Select, Star, recipe
 from ..parts.optimizer import SGD
-from ..parts.select import Everyone, Select
-from ..topology import Star
 
 
 @recipe
 def feddws(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDWS with step `eps`; `training` are the arguments of `Train`."""
     require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
-    exchange = Exchange(
-        learn=(Train(**training),), topology=Star(), select=select, aggregate=aggregate, optimizer=SGD(eps)
-    )
-    return Method.of("feddws", exchange)
+    return Method.of("feddws", Exchange((Train(**training),), Star(), select, aggregate, SGD(eps)))

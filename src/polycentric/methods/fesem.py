@@ -23,11 +23,8 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, TryEach, candidates
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
 from ..parts.objective import Prox, Term
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
 from ..topology import Clusters, NewcomerAssignment, Newcomers, Seeding
 
 

@@ -23,8 +23,7 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.select import Everyone, Select
+from ..method import Everyone, Exchange, Method, Select, recipe
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Matchings
 from ..topology.graphs.networks import Network, Ring
@@ -57,5 +56,4 @@ def matcha(
     """
     require(budget > 0, f"budget must be in (0, 1], got {budget}; for no communication at all use nofed")
     topology = Matchings(graph, budget, schedule, alpha, disconnected=disconnected)
-    learn = (Train(steps=steps, **training),)
-    return Method.of("matcha", Exchange(learn=learn, topology=topology, select=select), cut=cut)
+    return Method.of("matcha", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)

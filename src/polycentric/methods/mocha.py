@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Literal
 
 from ..learn import Sdca
-from ..method import Exchange, Held, Method, recipe
-from ..parts.select import Everyone, Select, Stragglers
+from ..method import Everyone, Exchange, Held, Method, Select, recipe
+from ..parts.select import Stragglers
 from ..topology import Duals
 
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.select import Everyone, Select
+from ..method import Everyone, Exchange, Method, Select, recipe
 from ..topology import Alone
 
 
 @recipe
 def nofed(*, select: Select = Everyone(), **training: Any) -> Method:
     """Training alone; `training` are the arguments of `Train`."""
-    return Method.of("nofed", Exchange(learn=(Train(**training),), topology=Alone(), select=select))
+    return Method.of("nofed", Exchange((Train(**training),), Alone(), select))
