@@ -10,7 +10,7 @@ from typing import Any, Literal, Union
 
 from ..errors import UsageError, require, unknown
 from . import words
-from .catalog import Entry, additions, is_kind, kinds, look_up
+from .registry import Entry, additions, is_kind, kinds, look_up
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .build import LARGEST, NOTHING, _options
-from .catalog import _THEN, Entry, kinds
+from .registry import _THEN, Entry, kinds
 from .words import quoted
 
 

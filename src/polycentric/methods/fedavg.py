@@ -16,21 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..learn import Train
-from ..method import (
-    Aggregate,
-    Average,
-    Center,
-    Everyone,
-    Exchange,
-    Mean,
-    Method,
-    NoPrivacy,
-    Privacy,
-    Select,
-    Star,
-    recipe,
-)
-from ..parts.select import Stragglers
+from ..method import Aggregate, Average, Center, Exchange, Mean, Method, NoPrivacy, Privacy, Star, recipe
+from ..parts.select import Everyone, Select, Stragglers
 from ..stacks.stack import WHOLE, Cut
 
 

@@ -22,24 +22,10 @@ from typing import Any
 
 from ..errors import require
 from ..learn import MeanLoss, Train
-from ..method import (
-    Aggregate,
-    Average,
-    Center,
-    Everyone,
-    Exchange,
-    Held,
-    Mean,
-    Method,
-    NoPrivacy,
-    Privacy,
-    Select,
-    Star,
-    recipe,
-)
+from ..method import Aggregate, Average, Center, Exchange, Held, Mean, Method, NoPrivacy, Privacy, Star, recipe
 from ..parts.objective import AdaptiveProx, Prox, Term
 from ..parts.optimizer import AdaptiveMu
-from ..parts.select import Stragglers
+from ..parts.select import Everyone, Select, Stragglers
 
 
 @recipe

@@ -14,23 +14,17 @@ A client's model is always `down @ centers`; from one round to the next clients 
     Alone   up  the identity, down the identity                                                   .   .  1/3 2/3
 """
 
-from .base import Topology
-from .cells.hierarchy import TwoLevel
-from .cells.several_models import CellClusters
-from .cells.weights import Cells
-from .clusters.assignment import Clusters
-from .clusters.candidates import Choice
-from .clusters.distances import inner_products, squared_distances
-from .clusters.newcomers import NewcomerAssignment, Newcomers
-from .clusters.seeding import Seeding
+from .base import Topology, Wires
+from .cells.edges import CellClusters, Cells, TwoLevel
+from .clusters.candidates import Choice, NewcomerAssignment, Newcomers
+from .clusters.clustered import Clusters, inner_products, squared_distances
+from .clusters.seeding import Seeding, TrimmedSeeding
 from .clusters.splitting import Splitting, bipartition, similarities
-from .clusters.trimmed import TrimmedSeeding
 from .graphs.gossip import Gossip, Graph, Peers, metropolis, present, weights_for
 from .graphs.matchings import Matchings
 from .heads.duals import Duals
 from .heads.related import TaskGraph, TaskStar
 from .star import Alone, Star
-from .wires import Wires
 
 __all__ = [
     "Alone",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import require
+from ..errors import within
 from ..stacks.cohort import Cohort
 from ..stacks.mixing import Mixing
 from ..stacks.stack import Stacks
@@ -26,10 +26,7 @@ class Star(Topology):
     denominator: float | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.denominator is None or self.denominator > 0,
-            f"Star.denominator must be positive, got {self.denominator}",
-        )
+        within(self, denominator="> 0")
 
     def n_centers(self, n_clients: int) -> int:
         """One."""

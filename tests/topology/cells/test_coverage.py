@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from polycentric import CellMap, CellRegions, CellTable, Overlap, RingCells, UsageError
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.fill import shared
-from polycentric.topology.cells.geometries import geometry
+from polycentric.topology.cells.given import geometry
 from polycentric.topology.cells.shapes import Attached
-from polycentric.topology.cells.tables import GivenCells
+from polycentric.topology.cells.given import GivenCells
 from support import valid
 
 LAW = settings(max_examples=40)

@@ -37,7 +37,7 @@ from polycentric.runs.start import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.networks import MATCHA_16, Matched, Network, graph_for
-from polycentric.topology.graphs.spectra import doubly_stochastic
+from polycentric.topology.graphs.gossip import doubly_stochastic
 from support import everyone, model, small
 
 ALL = [

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import UsageError, require
+from ...errors import UsageError, require, within
 from ...language import register
 from ...parts.select import Active, Around, Select, Uniform
 from ...stacks.cohort import Cohort
@@ -42,7 +42,7 @@ class ByCell(Around):
     cells: Geometry | None = None
 
     def __post_init__(self) -> None:
-        require(self.n >= 1, f"ByCell.n must be at least 1, got {self.n}")
+        within(self, n=">= 1")
         require(
             isinstance(self.of, Uniform | Active),
             f"ByCell asks for so many clients of a region: of must be Uniform or Active, got {type(self.of).__name__}",

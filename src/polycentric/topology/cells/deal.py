@@ -18,7 +18,7 @@ from ...errors import require
 from ...language import register
 from ...stacks import draw
 from .coverage import Geometry, covered
-from .geometries import geometry
+from .given import geometry
 from .shapes import Attached, Overlap
 
 

@@ -13,11 +13,11 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from ...errors import UsageError, require
+from ...errors import UsageError, require, within
 from ...language import register
 from ...stacks.draw import uniform
 from .coverage import MOST_EDGES, Coverage, Geometry
-from .files import _lines, _numbers, _read
+from .given import _lines, _numbers, _read
 
 FASTEST = 10  # times across the map, a round
 
@@ -88,14 +88,9 @@ class CellMap(Geometry):
 
     def __post_init__(self) -> None:
         require(1 <= self.edges <= MOST_EDGES, f"CellMap.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
-        for name in ("radius", "speed", "pause", "metres"):
-            value = getattr(self, name)
-            least = "a positive number" if name in ("radius", "metres") else "a number from 0 up"
-            good = value is None or (0 <= value < math.inf and (value > 0 or name in ("speed", "pause")))
-            require(good, f"CellMap.{name} must be {least}, got {value}")
-        require(
-            not (self.speed and self.trace), "CellMap takes speed or trace: clients walk at random or as the file says"
-        )
+        within(self, radius="(0, inf)", speed="[0, inf)", pause="[0, inf)", metres="(0, inf)")
+        both = self.speed and self.trace
+        require(not both, "CellMap takes speed or trace: clients walk at random or as the file says")
         object.__setattr__(self, "digest", self.read.digest)
         object.__setattr__(self, "edges", len(self.stations))
         bare = np.isnan(self.radii)

@@ -12,12 +12,11 @@ from scipy.cluster.hierarchy import linkage as merged
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from ...errors import require
+from ...errors import require, within
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
-from .clustered import Clustered
-from .distances import inner_products
+from .clustered import Clustered, inner_products
 
 Linkage = Literal["single", "complete", "average"]
 SHOWN = 120  # clients, at most, whose similarities at every split are kept: more could not be seen
@@ -67,12 +66,7 @@ class Splitting(Clustered):
     whole = True
 
     def __post_init__(self) -> None:
-        require(self.eps1 >= 0, f"eps1 must not be negative, got {self.eps1}")
-        require(self.eps2 >= 0, f"eps2 must not be negative, got {self.eps2}")
-        require(0 <= self.gamma <= 1, f"gamma must be in [0, 1], got {self.gamma}")
-        require(self.t_min >= 0, f"t_min is a round and must not be negative, got {self.t_min}")
-        kinds = ("single", "complete", "average")
-        require(self.linkage in kinds, f"linkage must be one of {', '.join(kinds)}, got {self.linkage!r}")
+        within(self, eps1=">= 0", eps2=">= 0", gamma="[0, 1]", t_min=">= 0", linkage=("single", "complete", "average"))
 
     def n_centers(self, n_clients: int) -> int:
         """One, until it splits."""

@@ -9,16 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import require
+from ...errors import within
 from ...stacks.cohort import Cohort
 from ...stacks.draw import uniform
 from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
-from ..wires import Wires
+from ..base import Wires
 from .decomposition import Activation, MatchingPlan, plan_for
-from .gossip import Peers
+from .gossip import Peers, link_facts
 from .networks import Disconnected, Network, Ring, network_of
-from .spectra import link_facts
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,7 @@ class Matchings(Peers):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
-        require(
-            0 <= self.budget <= 1,
-            f"budget must be in (0, 1], got {self.budget}: the share of the matchings that a round uses on average",
-        )
-        require(self.schedule in ("matcha", "periodic"), f"schedule must be matcha or periodic, got {self.schedule!r}")
-        require(
-            self.alpha is None or self.alpha > 0, f"alpha must be positive, got {self.alpha}; leave it out for the best"
-        )
+        within(self, budget="[0, 1]", schedule=("matcha", "periodic"), alpha="> 0")
 
     def plan(self, n_clients: int) -> MatchingPlan:
         """Matchings, probabilities and mixing weight on that many clients; made once."""

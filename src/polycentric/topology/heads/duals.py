@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
+from ...errors import within
+from ...stacks.cohort import Cohort, View
 from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
-from ...stacks.view import View
-from ..base import Topology
-from ..wires import Wires
+from ..base import Topology, Wires
 from .covariance import Sets, cov_and_prec
-from .related import AddsUp, _check
+from .related import AddsUp
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,7 @@ class Duals(Topology):
     reads_updates = True
 
     def __post_init__(self) -> None:
-        require(0 < self.strength < math.inf, f"strength must be a positive number, got {self.strength}")
-        require(self.relation in RELATIONS, f"relation must be learned, none or same, got {self.relation!r}")
-        require(self.every >= 1, f"every must be at least 1 round, got {self.every}")
-        _check(None, self.eps)
+        within(self, strength="(0, inf)", relation=("learned", "none", "same"), every=">= 1", eps="(0, 0.5]")
 
     def n_centers(self, n_clients: int) -> int:
         """A dual sum for each task."""
@@ -106,9 +100,8 @@ class Duals(Topology):
     def words(self, n_clients: int) -> str:
         """Tasks of their own, related."""
         how = {"none": "not at all", "same": "as one model"}
-        return "one center holds every client's task; they are related " + how.get(
-            self.relation, "by a covariance learned during the run"
-        )
+        related = how.get(self.relation, "by a covariance learned during the run")
+        return f"one center holds every client's task; they are related {related}"
 
     def shows(self, view: View) -> dict[str, float]:
         """The two objectives at the models of the round before, and how far they are apart."""
@@ -117,6 +110,3 @@ class Duals(Topology):
             return {}
         primal, dual = (float(memory[name].sum()) for name in ("primal", "dual"))
         return {"primal": primal, "dual": dual, "gap": primal - dual, "condition": float(memory["condition"])}
-
-
-RELATIONS = ("learned", "none", "same")

@@ -20,16 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
+from ...errors import within
+from ...stacks.cohort import Cohort, View
 from ...stacks.mixing import Links, Mixing
 from ...stacks.stack import Stacks
-from ...stacks.view import View
-from ..base import Topology
-from ..graphs.gossip import present, weights_for
+from ..base import Direction, Topology, Wires, nothing, one_row_each
+from ..graphs.gossip import present, weight_facts, weights_for
 from ..graphs.networks import Disconnected, Network, Ring, network_of
-from ..graphs.spectra import weight_facts
-from ..wires import Direction, Wires, nothing, one_row_each
 from .covariance import Sets, floored, steepest
 
 
@@ -164,7 +161,7 @@ class TaskGraph(Tasks):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
-        _check(self.beta, self.eps)
+        within(self, beta="(0, 1]", eps="(0, 0.5]")
 
     def mixing(self, n: int) -> Mixing:
         """Metropolis weights, (clients, clients) if everybody were there."""
@@ -251,7 +248,7 @@ class TaskStar(Tasks):
     own_terms = False
 
     def __post_init__(self) -> None:
-        _check(self.beta, self.eps)
+        within(self, beta="(0, 1]", eps="(0, 0.5]")
 
     def n_centers(self, n_clients: int) -> int:
         """One."""
@@ -305,8 +302,3 @@ class AddsUp(Wires):
         if way == "down" and (self.names is None or name in self.names):
             return one_row_each(cohort, width)
         return super().messages(way, memory, cohort, name, mixing, width)
-
-
-def _check(beta: float | None, eps: float) -> None:
-    require(beta is None or 0 < beta <= 1, f"beta must be in (0, 1], got {beta}")
-    require(0 < eps <= 0.5, f"eps must be in (0, 0.5], got {eps}; try 0.001")

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from ...errors import require
 from .decomposition import plan_for
-from .gossip import weights_for
+from .gossip import lambda_2, weights_for, zeta
 from .networks import Complete, ErdosRenyi, Network, Ring, Torus, graph_for
-from .spectra import lambda_2, zeta
 
 
 def penalty(tau: int, zeta: float) -> float:
