@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -74,8 +74,6 @@ class Mixing:
     rest: Rest = "share"
     of: str | None = None  # name of the stack it reads, when that is not its own
 
-    # -- building, checked ---------------------------------------------------------------------------------
-
     @staticmethod
     def dense(weights: Tensor, rest: Rest = "share", of: str | None = None) -> Mixing:
         """Any matrix (receivers, senders)."""
@@ -124,8 +122,6 @@ class Mixing:
                 "use rest='keep' if the weights are meant (MATCHA's are)"
             )
 
-    # -- looking -------------------------------------------------------------------------------------------
-
     @cached_property
     def total(self) -> Tensor:
         """The sum of every row, (receivers,)."""
@@ -149,12 +145,10 @@ class Mixing:
         flat = self.receiver * self.shape[1] + self.sender
         return self.weight.new_zeros(self.shape[0] * self.shape[1]).index_add_(0, flat, self.weight).view(self.shape)
 
-    @property
-    def reach(self) -> float:
-        """Largest column norm: how far one sender moves all receivers together."""
-        _, sender, weight = self.links
-        squares = weight.new_zeros(self.shape[1]).index_add_(0, sender, weight.square())
-        return float(squares.max().sqrt()) if self.shape[1] else 0.0
+    def to_csr(self) -> Any:
+        """The matrix (receivers, senders) as scipy's sparse rows."""
+        receiver, sender, weight = self.links
+        return coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=self.shape).tocsr()
 
     def __str__(self) -> str:
         receivers, senders = self.shape
@@ -162,8 +156,6 @@ class Mixing:
         if receivers > 12 or senders > 12:
             return f"{head}, {len(self.links.weight)} links"
         return "\n".join([head, *(" ".join(f"{w:7.4g}" for w in row) for row in self.to_dense().tolist())])
-
-    # -- mixing --------------------------------------------------------------------------------------------
 
     @overload
     def __matmul__(self, other: Tensor) -> Tensor: ...
@@ -183,10 +175,7 @@ class Mixing:
         )
         if rest == "share" and bool((mine.weight < 0).any() or (other.weight < 0).any()):
             rest = "keep"  # complete rows with negative entries: a product of gossip steps
-        a, b = mine.links, other._settled(empty_rows=True).links
-        left = coo_array((a.weight, (a.receiver, a.sender)), shape=self.shape).tocsr()
-        right = coo_array((b.weight, (b.receiver, b.sender)), shape=other.shape).tocsr()
-        both = (left @ right).tocoo()
+        both = (mine.to_csr() @ other._settled(empty_rows=True).to_csr()).tocoo()
         index, weight = torch.as_tensor(np.stack([both.row, both.col])), torch.as_tensor(both.data)
         product = Mixing.sparse(index[0], index[1], weight, (self.shape[0], other.shape[1]), rest)
         return product if "sparse" in (self.form, other.form) else Mixing.dense(product.to_dense(), rest)
@@ -264,17 +253,6 @@ class Mixing:
         by = torch.where(total > 0, total, 1.0)
         by = by[:, None] if self.receiver is None else by[self.receiver]
         return replace(self, weight=self.weight / by)
-
-
-def stationary(mixing: Mixing) -> Tensor:
-    """The vector pi with pi^T A = pi^T: whose models the consensus is made of. A must be square.
-
-    A mixing whose columns do not sum to one moves towards the pi-weighted mean, not towards the mean.
-    """
-    matrix = mixing._settled().to_dense()
-    values, vectors = torch.linalg.eig(matrix.T)
-    leading: Tensor = vectors[:, (values - 1).abs().argmin()].real
-    return leading / leading.sum()
 
 
 def _check_lengths(receiver: Tensor, sender: Tensor, weight: Tensor) -> None:

@@ -82,8 +82,6 @@ class Topology(ABC):
         """What a clock asks."""
         return Wires(self.at_home)
 
-    # -- what is there ---------------------------------------------------------------------------------------
-
     @abstractmethod
     def n_centers(self, n_clients: int) -> int:
         """How many models persist when the run begins."""
@@ -100,8 +98,6 @@ class Topology(ABC):
         """What the topology must remember from round to round, as it is at the beginning; nobody else reads it."""
         return {}
 
-    # -- the four verbs --------------------------------------------------------------------------------------
-
     @abstractmethod
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """(cohort, centers): what every client receives of the stack `name`."""
@@ -117,8 +113,6 @@ class Topology(ABC):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
-
-    # -- what is worth telling -------------------------------------------------------------------------------
 
     def shows(self, view: View) -> dict[str, float]:
         """What is worth looking at beside the scores, by name."""

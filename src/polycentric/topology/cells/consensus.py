@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array, csc_array
+from scipy.sparse import csc_array
 from scipy.sparse.linalg import eigs
 from torch import Tensor
 
@@ -108,8 +108,7 @@ def edge_summary(topology: OverCells, n_clients: int, seed: int) -> dict[str, An
     }
 
 
-def _rows(mixing: Mixing) -> coo_array:
+def _rows(mixing: Mixing) -> Any:
     """A mixing with its rows divided by their sums, sparse; an edge that hears nobody has an empty row."""
     receiver, sender, weight = mixing.links
-    total = mixing.total[receiver]
-    return coo_array((weight / total, (receiver, sender)), shape=mixing.shape).tocsr()
+    return Mixing.sparse(receiver, sender, weight / mixing.total[receiver], mixing.shape).to_csr()

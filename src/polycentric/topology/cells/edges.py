@@ -302,9 +302,7 @@ class CellClusters(OverCells):
 
     def words(self, n_clients: int) -> str:
         """Several models an edge."""
-        return (
-            f"{self.n_edges} edges with {self.k} models each; clients take the nearest at every edge that covers them"
-        )
+        return f"{self.n_edges} edges with {self.k} models each; a client takes the nearest wherever it is covered"
 
 
 MOST = 8  # edges of one client

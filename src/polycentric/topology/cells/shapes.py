@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +15,6 @@ from ...errors import UsageError, require
 from ...language import register
 from ...parts.select import inner
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry, covered
-from .fill import shared
 
 
 class SizedCells(Geometry):
@@ -146,6 +147,21 @@ class Attached(Geometry):
         cells = covered(self.of, n_clients, seed, round)
         metres = self.of.metres_to(cells.edge, cells.client, n_clients, seed, round, 1.0)
         return cells.attached() if metres is None else cells.closest(metres)
+
+
+def shared(n: int, sizes: Sequence[float]) -> list[int]:
+    """n things in proportion to sizes, whole numbers that add up to n: the largest remainders get one more.
+
+    >>> shared(10, [20, 10, 10])
+    [5, 3, 2]
+    """
+    total = sum(sizes)
+    exact = [n * size / total for size in sizes]
+    out = [math.floor(e + 1e-9) for e in exact]
+    by_rest = sorted(range(len(out)), key=lambda i: (-round(exact[i] - out[i], 9), i))
+    for i in by_rest[: n - sum(out)]:
+        out[i] += 1
+    return out
 
 
 def _check_sizes(what: str, *sizes: int) -> None:

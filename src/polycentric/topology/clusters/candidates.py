@@ -76,9 +76,7 @@ class Choice(Clustered):
 
     def words(self, n_clients: int) -> str:
         """Everybody chooses."""
-        return (
-            f"{min(self.k, n_clients)} centers; in every round every client takes the one that fits its examples best"
-        )
+        return f"{min(self.k, n_clients)} centers; each round, every client takes the one that fits its examples best"
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def clipped(k: int, n_clients: int) -> int:
     """K, or as many as there are clients."""
     if k > n_clients:
         warnings.warn(
-            f"{k} centers were asked for, but there are only {n_clients} clients: using {n_clients}", stacklevel=2
+            f"{k} centers were asked for, there are only {n_clients} clients: using {n_clients}", stacklevel=2
         )
     return max(1, min(k, n_clients))
 

@@ -34,7 +34,7 @@ class OneBecomesMany(ByDistance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, restarts=">= 1", iterations=">= 1", seeding=("kmeans++", "random"))
+        within(self, restarts=">= 1", seeding=("kmeans++", "random"))
 
     def n_centers(self, n_clients: int) -> int:
         """One, until it has run."""
@@ -142,7 +142,7 @@ class TrimmedSeeding(OneBecomesMany):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, outliers="[0, 0.5)")
+        within(self, iterations=">= 1", outliers="[0, 0.5)")
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best of several clusterings."""

@@ -37,42 +37,6 @@ def minimal_steps(clients: int, tau: int, zeta: float) -> float:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """The three terms of the bound on the mean squared gradient after T steps."""
-
-    start: float  # how far there was to go
-    noise: float  # of the gradients, averaged over the clients
-    disagreement: float  # of the clients' models
-
-    @property
-    def total(self) -> float:
-        """Their sum."""
-        return self.start + self.noise + self.disagreement
-
-
-def bound(
-    clients: int,
-    tau: int,
-    zeta: float,
-    steps: int,
-    *,
-    smoothness: float = 1.0,
-    variance: float = 1.0,
-    distance: float = 1.0,
-) -> Bound:
-    """The bound with eta = sqrt(K / T) / L; `distance` is F(u_1) - F_inf. inf where eta is too long for it to hold.
-
-    The step size must satisfy  eta L + 5 eta^2 L^2 (tau / (1 - zeta))^2 <= 1.
-    """
-    require(steps >= 1, f"steps must be at least 1, got {steps}")
-    rate = math.sqrt(clients / steps)  # eta L
-    apart = math.inf if zeta == 1 else tau / (1 - zeta)
-    holds = rate + 5 * rate**2 * apart**2 <= 1
-    last = rate**2 * variance * penalty(tau, zeta) if holds else math.inf
-    return Bound(2 * distance * smoothness / (rate * steps), rate * variance / clients, last)
-
-
-@dataclass(frozen=True)
 class Advice:
     """What theory says about a graph, in numbers and in words."""
 

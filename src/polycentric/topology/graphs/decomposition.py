@@ -29,7 +29,7 @@ from torch import Tensor
 from ...errors import require
 from .networks import Disconnected, Network, Pair, graph_for
 
-Array = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 Activation = Literal["matcha", "periodic"]
 
 LARGEST = 2048  # clients: the plan takes eigenvectors of dense matrices
@@ -44,7 +44,7 @@ class MatchingPlan:
 
     n: int
     matchings: tuple[tuple[Pair, ...], ...]
-    p: Array  # (matchings,) how often each is used
+    p: Reals  # (matchings,) how often each is used
     alpha: float
     rho: float  # consensus distance shrinks by this factor in expectation, squared norms
     lambda_2: float  # of the expected Laplacian
@@ -138,7 +138,7 @@ class _Paint:
         return next((w for c, w in sorted(self.at[u].items()) if w not in there and c not in end), None)
 
 
-def laplacian(pairs: Sequence[Pair], n: int) -> Array:
+def laplacian(pairs: Sequence[Pair], n: int) -> Reals:
     """The Laplacian of some edges, (n, n)."""
     out = np.zeros((n, n))
     i, j = np.array(pairs, dtype=int).reshape(-1, 2).T
@@ -149,14 +149,14 @@ def laplacian(pairs: Sequence[Pair], n: int) -> Array:
     return out
 
 
-def directions(matchings: Sequence[Sequence[Pair]], n: int) -> Array:
+def directions(matchings: Sequence[Sequence[Pair]], n: int) -> Reals:
     """An orthonormal basis (n, .) of all that the edges can bring together: orthogonal to 1 on every part."""
     values, vectors = np.linalg.eigh(sum((laplacian(part, n) for part in matchings), np.zeros((n, n))))
-    out: Array = vectors[:, values > 1e-9 * max(1.0, float(values[-1]))]
+    out: Reals = vectors[:, values > 1e-9 * max(1.0, float(values[-1]))]
     return out
 
 
-def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) -> tuple[Array, float, float]:
+def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) -> tuple[Reals, float, float]:
     """How often to use every matching: (p, lambda_2, gap), p maximising lambda_2 under the budget.
 
     Planes are added at the solution of the linear program and half-way back to the best p so far; `gap` is the
@@ -169,7 +169,7 @@ def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) ->
     ends = [np.array(part, dtype=int).T for part in matchings]
     small = np.stack([(basis[i] - basis[j]).T @ (basis[i] - basis[j]) for i, j in ends])  # L_j in the basis
 
-    def look(p: Array) -> tuple[float, Array]:
+    def look(p: Reals) -> tuple[float, Reals]:
         values, vectors = np.linalg.eigh(np.tensordot(p, small, 1))
         v = vectors[:, :CUTS]
         return float(values[0]), np.einsum("ak,jab,bk->kj", v, small, v, optimize=True)
@@ -200,12 +200,12 @@ def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) ->
     return p, look(p)[0], budget * max(0.0, bound - value) if np.isfinite(bound) else 0.0
 
 
-def spectral(alpha: float, p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> float:
+def spectral(alpha: float, p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> float:
     """rho(alpha): the norm of E[W^T W] - J, by which squared consensus distances shrink in expectation."""
     return _Curve(*_moments(p, matchings, n, together))(alpha)
 
 
-def mixing_weight(p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> tuple[float, float]:
+def mixing_weight(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> tuple[float, float]:
     """The alpha with the smallest rho, and that rho: (alpha, rho)."""
     mean, square = _moments(p, matchings, n, together)
     if not mean.size or not p.any():
@@ -220,16 +220,16 @@ def mixing_weight(p: Array, matchings: Sequence[Sequence[Pair]], n: int, togethe
     return _lowest(rho, 0.0, 2 * float(v @ mean @ v) / float(values[-1]))
 
 
-def _moments(p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bool) -> tuple[Array, Array]:
+def _moments(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool) -> tuple[Reals, Reals]:
     """E[L] and E[L^2] of the Laplacian in use, on all but consensus."""
     basis = directions(matchings, n)
     parts = [basis.T @ laplacian(part, n) @ basis for part in matchings]
     zero = np.zeros((basis.shape[1],) * 2)
-    mean: Array = sum((a * part for a, part in zip(p, parts, strict=True)), zero)
+    mean: Reals = sum((a * part for a, part in zip(p, parts, strict=True)), zero)
     if together:  # one coin: E[L^2] = C_b L^2
         whole = sum(parts, zero)
         return mean, float(p[0]) * whole @ whole if len(p) else zero
-    spread: Array = sum((a * (1 - a) * part for a, part in zip(p, parts, strict=True)), zero)
+    spread: Reals = sum((a * (1 - a) * part for a, part in zip(p, parts, strict=True)), zero)
     return mean, mean @ mean + 2 * spread  # L_j^2 = 2 L_j
 
 
@@ -237,8 +237,8 @@ def _moments(p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bo
 class _Curve:
     """alpha -> the largest eigenvalue of I - 2 alpha E[L] + alpha^2 E[L^2], a convex function."""
 
-    mean: Array
-    square: Array
+    mean: Reals
+    square: Reals
 
     def __call__(self, alpha: float) -> float:
         if not self.mean.size:

@@ -10,7 +10,7 @@ from typing import Any
 import networkx
 import numpy as np
 import torch
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
@@ -30,7 +30,7 @@ def zeta(weights: Mixing) -> float:
     require(doubly_stochastic(weights), "zeta is of a symmetric mixing whose rows and columns sum to one")
     if n < 2:
         return 0.0
-    matrix = _csr(weights)
+    matrix = weights.to_csr()
     if n <= DENSE:
         values = np.linalg.eigvalsh(matrix.toarray())
         return max(abs(float(values[0])), abs(float(values[-2])), 0.0)
@@ -44,7 +44,7 @@ def doubly_stochastic(weights: Mixing, tolerance: float = 1e-9) -> bool:
     """Whether a mixing is square and symmetric with rows (so also columns) that sum to one. Entries may be negative."""
     if weights.shape[0] != weights.shape[1]:
         return False
-    matrix = _csr(weights)
+    matrix = weights.to_csr()
     rows = np.abs(matrix.sum(1) - 1).max() if weights.shape[0] else 0.0
     skew = abs(matrix - matrix.T)
     return bool(rows <= tolerance and (skew.max() if skew.nnz else 0.0) <= tolerance)
@@ -73,12 +73,6 @@ def weight_facts(weights: Mixing) -> dict[str, Any]:
     receiver, sender, _ = weights.links
     pairs = torch.stack([receiver, sender], 1)[receiver < sender]
     return link_facts(pairs, weights.shape[0]) | {"zeta": zeta(weights)}
-
-
-def _csr(weights: Mixing) -> csr_array:
-    receiver, sender, weight = weights.links
-    index = (receiver.numpy(), sender.numpy())
-    return coo_array((weight.to(torch.float64).numpy(), index), shape=weights.shape).tocsr()
 
 
 class Peers(Topology):
@@ -167,10 +161,8 @@ class Graph(Peers):
         require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
         worst = float((self.weights.total - 1).abs().max()) if n else 0.0
         require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
-        receiver, sender, weight = self.weights.links
-        there = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=(n, n)).tocsr()
         require(
-            not n or abs(there - there.T).max() <= 1e-9,
+            doubly_stochastic(self.weights),
             "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)",
         )
 
@@ -212,10 +204,15 @@ def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> 
     Memory is linear in the edges.
     """
     n = checked(graph, disconnected).number_of_nodes()
-    pairs = torch.from_numpy(np.array(graph.edges, dtype=np.int64).reshape(-1, 2))
-    i, j = torch.cat([pairs, pairs.flip(1)]).T
-    degree = torch.bincount(i, minlength=n).double()
-    weight = 1 / (1 + torch.maximum(degree[i], degree[j]))
-    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
+    i, j = pairs = torch.from_numpy(np.array(graph.edges, dtype=np.int64).reshape(-1, 2)).T
+    degree = torch.bincount(pairs.flatten(), minlength=n).double()
+    return symmetric(pairs, 1 / (1 + torch.maximum(degree[i], degree[j])), n)
+
+
+def symmetric(pairs: Tensor, weight: Tensor, n: int) -> Mixing:
+    """The mixing of n clients with these weights on pairs (2, pairs), the rest of every row on the diagonal."""
     every = torch.arange(n)
-    return Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
+    receiver, sender, weight = torch.cat([*pairs]), torch.cat([*pairs.flip(0)]), torch.cat([weight, weight])
+    own = torch.ones(n, dtype=torch.float64).index_add_(0, receiver, -weight)
+    links = torch.cat([receiver, every]), torch.cat([sender, every]), torch.cat([weight, own])
+    return Mixing.sparse(*links, (n, n), "keep")

@@ -16,7 +16,7 @@ from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
 from ..base import Wires
 from .decomposition import Activation, MatchingPlan, plan_for
-from .gossip import Peers, link_facts
+from .gossip import Peers, link_facts, symmetric
 from .networks import Disconnected, Network, Ring, network_of
 
 
@@ -107,9 +107,5 @@ def _in_use(matchings: Matchings, seed: int, round: int, n: int) -> tuple[int, M
     plan, active = matchings.plan(n), matchings.active(seed, round, n)
     pairs, part = plan.edges
     pairs = pairs[active[part]]
-    i, j = torch.cat([pairs, pairs.flip(1)]).T
-    weight = torch.full((len(i),), plan.alpha, dtype=torch.float64)
-    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
-    every = torch.arange(n)
-    mixing = Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
-    return int(active.sum()), mixing
+    weight = torch.full((len(pairs),), plan.alpha, dtype=torch.float64)
+    return int(active.sum()), symmetric(pairs.T, weight, n)

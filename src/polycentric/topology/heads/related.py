@@ -15,7 +15,7 @@ import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from ...stacks.stack import Stacks
 from ..base import Direction, Topology, Wires, nothing, one_row_each
 from ..graphs.gossip import present, weight_facts, weights_for
 from ..graphs.networks import Disconnected, Network, Ring, network_of
-from .covariance import Sets, floored, steepest
+from .covariance import TaskSets, cov_and_prec, floored, steepest
 
 
 class Tasks(Topology):
@@ -41,7 +41,7 @@ class Tasks(Topology):
     limit: float
 
     @abstractmethod
-    def sets(self, n: int) -> Sets:
+    def sets(self, n: int) -> TaskSets:
         """Whose tasks stand in one covariance."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ class TaskGraph(Tasks):
         """One for each client; the graph is made and checked here."""
         return self.mixing(n_clients).shape[0]
 
-    def sets(self, n: int) -> Sets:
+    def sets(self, n: int) -> TaskSets:
         """The closed neighbourhoods."""
         return _neighbourhoods(self.graph, n, self.disconnected)
 
@@ -228,9 +228,9 @@ class Relays(Wires):
 
 
 @lru_cache(maxsize=16)
-def _neighbourhoods(network: Network, n: int, disconnected: Disconnected) -> Sets:
+def _neighbourhoods(network: Network, n: int, disconnected: Disconnected) -> TaskSets:
     receiver, sender, _ = weights_for(network, n, disconnected).links
-    return Sets.closed(receiver, sender, n)
+    return TaskSets.closed(receiver, sender, n)
 
 
 @dataclass(frozen=True)
@@ -258,9 +258,9 @@ class TaskStar(Tasks):
         """One model; a task, and what belongs to it, for each client."""
         return n_clients if name in ("task", "stiffness") else 1
 
-    def sets(self, n: int) -> Sets:
+    def sets(self, n: int) -> TaskSets:
         """One, of all tasks."""
-        return Sets.everyone(n)
+        return TaskSets.everyone(n)
 
     def heard(self, seen: Tensor) -> Links:
         """The one covariance as it was."""
@@ -302,3 +302,98 @@ class AddsUp(Wires):
         if way == "down" and (self.names is None or name in self.names):
             return one_row_each(cohort, width)
         return super().messages(way, memory, cohort, name, mixing, width)
+
+
+@dataclass(frozen=True)
+class Duals(Topology):
+    """The center holds every task's dual sum; a client's model mixes them by how tasks are related (MOCHA).
+
+        down   w_t = 1/lambda sum_t' Sigma_tt' b_t'          up   the identity: b_t = 1/n_t X_t^T alpha_t
+        meet   every so many rounds  Sigma <- (W W^T)^(1/2) / tr(.)
+
+    So W = W(alpha) always, also right after Sigma has changed. `stiffness` = sum_t' |Sigma_tt'| / lambda is the
+    curvature that bounds all tasks' moves at once: the paper's sigma'_t Sigma_tt / lambda, with a sigma' of its own for
+    each task instead of their maximum. `relation`: "learned", "none" (Sigma = I/m, every task alone) or "same"
+    (Sigma = 1 1^T/m, one model for all).
+    """
+
+    strength: float = 1e-2
+    relation: Literal["learned", "none", "same"] = "learned"
+    every: int = 10
+    eps: float = 1e-3
+    reads_updates = True
+
+    def __post_init__(self) -> None:
+        within(self, strength="(0, inf)", relation=("learned", "none", "same"), every=">= 1", eps="(0, 0.5]")
+
+    def n_centers(self, n_clients: int) -> int:
+        """A dual sum for each task."""
+        return n_clients
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Sigma (zero where a task has not come), and what every task told of its share of the two objectives."""
+        told = {name: torch.zeros(n_clients, dtype=torch.float64) for name in ("examples", "primal", "dual")}
+        sigma = torch.zeros(n_clients, n_clients, dtype=torch.float64)
+        return told | {"covariance": sigma, "condition": torch.ones(1, dtype=torch.float64)}
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of Sigma / lambda; for `stiffness` their sums."""
+        rows = memory["covariance"].cpu()[cohort.index] / self.strength
+        if name != "stiffness":
+            return Mixing.dense(rows, "none")
+        sums = rows.abs().sum(1)
+        sums = torch.where(sums > 0, sums, 1 / self.strength)  # a task before its first exchange: Sigma = [1]
+        every = torch.arange(len(cohort))
+        return Mixing.sparse(every, cohort.index, sums, (len(cohort), cohort.n_clients), "none")
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Columns of the identity."""
+        return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Who came, and what they told."""
+        told = {name: sent[name][:, 0].double().cpu() for name in ("primal", "dual")}
+        return told | {"examples": cohort.sizes.double()}
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """Tasks that are new get a variance; then, when it is time, Sigma is found anew."""
+        seen, sigma = memory["examples"].cpu() > 0, memory["covariance"].cpu()
+        m, known = int(seen.sum()), int((sigma.diagonal() > 0).sum())
+        if m > known:
+            sigma = self.widened(sigma, seen, known, m)
+        if self.relation == "learned" and len(arrived) and (arrived.round + 1) % self.every == 0:
+            sets = TaskSets.everyone(m)
+            duals = centers["model"].cpu().double()[seen]
+            inner = sets.gram(duals).view(m, m)  # B^T B: W W^T = Sigma B B^T Sigma / lambda^2
+            part = sigma[seen][:, seen]
+            found = cov_and_prec(part @ inner @ part / self.strength**2, self.eps)
+            sigma = torch.zeros_like(sigma)
+            sigma[seen.nonzero(), seen.nonzero()[:, 0]] = found.cov
+            memory = memory | {"condition": torch.full((1,), found.condition, dtype=torch.float64)}
+        return memory | {"covariance": sigma}, centers
+
+    def widened(self, sigma: Tensor, seen: Tensor, known: int, m: int) -> Tensor:
+        """Sigma with a variance of 1/m for every task that is new, and trace one."""
+        if self.relation == "same":
+            return torch.outer(seen.double(), seen.double()) / m
+        new = seen & (sigma.diagonal() == 0)
+        return sigma * (known / m) + torch.diag(new.double() / m)
+
+    @property
+    def wires(self) -> Wires:
+        """The center adds up before it sends: one row for each client."""
+        return AddsUp()
+
+    def words(self, n_clients: int) -> str:
+        """Tasks of their own, related."""
+        how = {"none": "not at all", "same": "as one model"}
+        related = how.get(self.relation, "by a covariance learned during the run")
+        return f"one center holds every client's task; they are related {related}"
+
+    def shows(self, view: View) -> dict[str, float]:
+        """The two objectives at the models of the round before, and how far they are apart."""
+        memory = view.memory
+        if not bool(memory["examples"].any()):
+            return {}
+        primal, dual = (float(memory[name].sum()) for name in ("primal", "dual"))
+        return {"primal": primal, "dual": dual, "gap": primal - dual, "condition": float(memory["condition"])}
