@@ -11,8 +11,6 @@ kept by the client, or is sent up. `clients` is the seam: a simulation on one ma
 a real federation differ only in how they answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial

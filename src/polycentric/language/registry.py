@@ -7,8 +7,6 @@
 The settings of a part are the parameters of what builds it, their types are its annotations.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property

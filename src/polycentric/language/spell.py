@@ -1,7 +1,5 @@
 """From parts back to words, the inverse of `part_of`; and the files that parts were read from."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Methods by name: every one is a sentence of parts, in a file of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ..method import Method

@@ -15,8 +15,6 @@ Beware:      in the paper eps1 and eps2 are norms of updates, which depend on le
 Reference:   Sattler et al., Clustered federated learning, 2019, https://arxiv.org/abs/1910.01991
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..learn import Train

@@ -19,8 +19,6 @@ Reference:   averaging: Wang and Joshi, Cooperative SGD, 2018, https://arxiv.org
              Yeung, A convex formulation for learning task relationships, UAI 2010.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

@@ -14,8 +14,6 @@ Reference:   Lian et al., Can decentralized algorithms outperform centralized al
              https://arxiv.org/abs/1705.09056; tau > 1: Wang and Joshi, Cooperative SGD, https://arxiv.org/abs/1808.07576
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..learn import Train

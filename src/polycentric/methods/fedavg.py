@@ -11,8 +11,6 @@ Reference:   McMahan et al., Communication-efficient learning of deep networks f
              AISTATS 2017, https://arxiv.org/abs/1602.05629
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train

@@ -16,8 +16,6 @@ Reference:   Shoham et al., Overcoming forgetting in federated learning on non-I
              https://arxiv.org/abs/1910.07796; the penalty is that of EWC, Kirkpatrick et al., PNAS 2017.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..learn import Fisher, Forget, Train

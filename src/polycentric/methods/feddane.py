@@ -13,8 +13,6 @@ Beware:      with few clients in a round g is noisy and the correction can diver
 Reference:   Li et al., FedDANE: a federated Newton-type method, 2019, https://arxiv.org/abs/2001.01920
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Gradient, Train

@@ -12,8 +12,6 @@ Beware:      eps > 1 extrapolates, and eps > 2 diverges even if the clients stan
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import require

@@ -8,8 +8,6 @@ Reduces to:  `fedavg` at eps = 1; no change at eps = 0; `feddist` where all n_k 
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import require

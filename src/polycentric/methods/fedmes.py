@@ -16,8 +16,6 @@ Beware:      what clients learn is averaged without bias only if alpha_u = 2 alp
 Reference:   Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

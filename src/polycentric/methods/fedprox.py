@@ -13,8 +13,6 @@ Reference:   Li et al., Federated optimization in heterogeneous networks, MLSys 
              https://arxiv.org/abs/1812.06127
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace

@@ -9,8 +9,6 @@ Reduces to:  `fedavg` with `steps=1, batch=None`, which is how it is written; fu
 Reference:   McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
 """
 
-from __future__ import annotations
-
 from ..learn import Train
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
 

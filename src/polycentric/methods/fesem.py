@@ -16,8 +16,6 @@ Beware:      distances mean something only between models grown from a common an
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

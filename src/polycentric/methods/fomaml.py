@@ -9,8 +9,6 @@ Reference:   Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400; Nichol et
              https://arxiv.org/abs/1803.02999
 """
 
-from __future__ import annotations
-
 from ..learn import Maml
 from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
 from ..parts.optimizer import SGD

@@ -12,8 +12,6 @@ Beware:      between two meetings the edges drift apart where their cells' data 
 Reference:   Liu et al., Client-edge-cloud hierarchical federated learning, ICC 2020, https://arxiv.org/abs/1905.06641
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train

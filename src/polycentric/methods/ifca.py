@@ -16,8 +16,6 @@ Reference:   Ghosh et al., An efficient framework for clustered federated learni
              https://arxiv.org/abs/2006.04088; Mansour et al., Three approaches for personalization, 2020 (HypCluster)
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

@@ -11,8 +11,6 @@ Held out:    `held_out=True` takes the outer loss on the half of a client's exam
 Reference:   Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv.org/abs/1703.03400
 """
 
-from __future__ import annotations
-
 from ..learn import Maml
 from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
 from ..parts.optimizer import SGD

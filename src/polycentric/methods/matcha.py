@@ -17,8 +17,6 @@ Reference:   Wang et al., MATCHA: speeding up decentralized SGD via matching dec
              https://arxiv.org/abs/1905.09435
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..errors import require

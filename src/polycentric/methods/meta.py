@@ -10,8 +10,6 @@ Reference:   Jiang et al., Improving federated learning personalization via mode
              https://arxiv.org/abs/1909.12488
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import require

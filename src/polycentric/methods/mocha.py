@@ -14,8 +14,6 @@ Beware:      models are linear (--model logistic), inputs should have like scale
 Reference:   Smith et al., Federated multi-task learning, NeurIPS 2017, https://arxiv.org/abs/1705.10467
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from ..learn import Sdca

@@ -14,8 +14,6 @@ Reference:   Zhang and Yeung, A convex formulation for learning task relationshi
              et al., AISTATS 2017.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ The baseline that a federation must beat at every client, not only on average.
 Reduces to:  plain SGD at each client. In the picture `start = down @ centers`, both matrices are the identity.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train

@@ -11,8 +11,6 @@ Reduces to:  `fedavg` with steps = K and equal sizes, with center SGD(1); `feddi
 Reference:   Nichol et al., On first-order meta-learning algorithms, 2018, https://arxiv.org/abs/1803.02999
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train

@@ -16,8 +16,6 @@ Reference:   Ghosh et al., Robust federated learning in a heterogeneous environm
              https://arxiv.org/abs/1906.06629
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

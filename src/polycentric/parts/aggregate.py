@@ -8,8 +8,6 @@ A mean is linear: blocks add up, and no cohort is ever held whole. Median, trimm
 median and Krum are not: they keep every row and decide at the end (`whole`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@
 and whatever else it received or keeps. A term can be added to every method that trains.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Moments of a center are stacks at the center (`velocity`, `first`, ...): they gr
 checkpointed with it. A center that heard nobody does not move, and neither do its moments.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A privacy part must cover every name that leaves a client; an exchange that send
 refused when it is built.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -71,6 +71,7 @@ class Topology(ABC):
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
     reads_updates: bool = False  # True: who belongs where is found from what clients send
+    line: str = ""  # who averages with whom, where that can be said without knowing the clients
 
     @property
     def geometry(self) -> Geometry | None:
@@ -82,9 +83,9 @@ class Topology(ABC):
         """What a clock asks."""
         return Wires(self.at_home)
 
-    @abstractmethod
     def n_centers(self, n_clients: int) -> int:
-        """How many models persist when the run begins."""
+        """How many models persist when the run begins; by default one, or one at the home of each client."""
+        return n_clients if self.at_home else 1
 
     def n_rows(self, n_clients: int, name: str) -> int:
         """How many rows the stack `name` has at the centers; by default one for each center."""
@@ -98,9 +99,14 @@ class Topology(ABC):
         """What the topology must remember from round to round, as it is at the beginning; nobody else reads it."""
         return {}
 
-    @abstractmethod
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """(cohort, centers): what every client receives of the stack `name`."""
+        """(cohort, centers): what every client receives of `name`; by default from its home, or the one center.
+
+        Rows of the identity, or a column of ones.
+        """
+        if self.at_home:
+            return Mixing.gather(cohort.index, cohort.n_clients)
+        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Rows of memory (cohort, ...): where these clients belong now. Who looks at `sent` says `reads_updates`."""
@@ -132,7 +138,7 @@ class Topology(ABC):
 
     def words(self, n_clients: int) -> str:
         """Who averages with whom, in a line."""
-        return type(self).__name__
+        return self.line or type(self).__name__
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """What is known of so many clients before anything is learned: of a graph, or of edges and their cells."""

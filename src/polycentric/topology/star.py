@@ -1,7 +1,5 @@
 """One center, or none and nobody to talk to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -28,14 +26,6 @@ class Star(Topology):
     def __post_init__(self) -> None:
         within(self, denominator="> 0")
 
-    def n_centers(self, n_clients: int) -> int:
-        """One."""
-        return 1
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """A column of ones."""
-        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
-
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One row: by data size, equal, or over a fixed denominator."""
         center = torch.zeros(len(cohort), dtype=torch.int64)
@@ -55,19 +45,8 @@ class Alone(Topology):
     """Every client is its own center and hears nobody else: training alone, `down @ up` is the identity."""
 
     at_home = True
-
-    def n_centers(self, n_clients: int) -> int:
-        """One for each client."""
-        return n_clients
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Rows of the identity."""
-        return Mixing.gather(cohort.index, cohort.n_clients)
+    line = "no center: every client by itself"
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Columns of the identity."""
         return Mixing.scatter(cohort.index, cohort.n_clients)
-
-    def words(self, n_clients: int) -> str:
-        """Nobody."""
-        return "no center: every client by itself"

@@ -48,10 +48,8 @@ class ByCell(Around):
 
     def __post_init__(self) -> None:
         within(self, n=">= 1")
-        require(
-            isinstance(self.of, Uniform | Active),
-            f"ByCell asks for so many clients of a region: of must be Uniform or Active, got {type(self.of).__name__}",
-        )
+        name = type(self.of).__name__
+        require(isinstance(self.of, Uniform | Active), f"ByCell.of must be Uniform or Active, got {name}")
 
     def fitted(self, topology: Any) -> ByCell:
         """The same for the cells of the topology it is given to, unless it has its own."""
@@ -158,9 +156,8 @@ def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int]
     out = start.copy()
     if found.x is not None:
         out[free] = np.round(found.x[:n])
-    better = (
-        np.array(wanted) - heard @ out
-    ).sum() < lacks.sum()  # a search that was cut short may end behind its start
+    # A search that was cut short may end behind its start.
+    better = (np.array(wanted) - heard @ out).sum() < lacks.sum()
     return [int(x) for x in (out if better else start)]
 
 

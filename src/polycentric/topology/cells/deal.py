@@ -1,7 +1,5 @@
 """Data dealt by cells: edges that see classes of their own, and clients that see some of them."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from dataclasses import dataclass, replace

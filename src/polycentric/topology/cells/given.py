@@ -159,9 +159,8 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
         for line, row in rows[1:]:
             k, e = _numbers(path, line, row, 2)[:: 1 if head[0] == "client" else -1]
             good = k >= 0 and e >= 0 and k % 1 == 0 and e % 1 == 0 and e < MOST_EDGES and k < MOST_LINKS
-            require(
-                good, f"'{path}', line {line}: clients and edges are whole numbers from 0, got '{','.join(row)}'"[:300]
-            )
+            got = f"got '{','.join(row)}'"
+            require(good, f"'{path}', line {line}: clients and edges are whole numbers from 0, {got}"[:300])
             client.append(int(k))
             edge.append(int(e))
         return edge, client, 1 + max(edge, default=-1), 1 + max(client, default=-1)

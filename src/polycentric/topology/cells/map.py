@@ -193,20 +193,15 @@ class CellMap(Geometry):
         """Lower left and upper right corner of where clients may be."""
         if self.places is None:
             return np.zeros(2), np.ones(2)
-        low = (self.stations - self.radii[:, None]).min(0)
-        high = (self.stations + self.radii[:, None]).max(0)
-        placed = self.read.clients
-        if placed is not None:
-            low, high = placed.min(0), placed.max(0)
-        return low, high
+        if (placed := self.read.clients) is not None:
+            return placed.min(0), placed.max(0)
+        return (self.stations - self.radii[:, None]).min(0), (self.stations + self.radii[:, None]).max(0)
 
     def positions(self, n_clients: int, seed: int, round: int) -> Any:
         """Where every client is in a round, (clients, 2) float64."""
         there = self.default_n_clients
-        require(
-            there is None or there == n_clients,
-            f"the map has places for {there} clients, but the federation has {n_clients}",
-        )
+        fits = there is None or there == n_clients
+        require(fits, f"the map has places for {there} clients, but the federation has {n_clients}")
         if self.read.trace is not None:
             return self._seen(self.read.trace, round)
         placed = self.read.clients

@@ -1,7 +1,5 @@
 """Cells of given sizes: overlaps of three, rings, regions as you like; and every client at one edge only."""
 
-from __future__ import annotations
-
 import math
 import re
 from abc import abstractmethod

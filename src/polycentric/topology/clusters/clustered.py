@@ -1,7 +1,5 @@
 """Many centers, every client at one of them: distances between models, what is remembered, and FeSEM's clusters."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One center becomes K: what all clients have learned from a common start is clustered, once."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from abc import abstractmethod
@@ -14,7 +12,6 @@ from torch import Tensor
 from ...errors import within
 from ...stacks.cohort import Cohort
 from ...stacks.draw import uniform
-from ...stacks.mixing import Mixing
 from ...stacks.stack import Stacks
 from .clustered import ByDistance, inner_products, pieces
 
@@ -35,14 +32,6 @@ class OneBecomesMany(ByDistance):
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, restarts=">= 1", seeding=("kmeans++", "random"))
-
-    def n_centers(self, n_clients: int) -> int:
-        """One, until it has run."""
-        return 1
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """A column of ones: there is one center yet."""
-        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
 
     @abstractmethod
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:

@@ -1,7 +1,5 @@
 """Centers that split: a cluster whose members disagree becomes two."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -64,13 +62,10 @@ class Splitting(Clustered):
     linkage: Linkage = "single"
     weighted: bool = False
     whole = True
+    line = "one center, that splits in two where its clients disagree: how often is decided during the run"
 
     def __post_init__(self) -> None:
         within(self, eps1=">= 0", eps2=">= 0", gamma="[0, 1]", t_min=">= 0", linkage=("single", "complete", "average"))
-
-    def n_centers(self, n_clients: int) -> int:
-        """One, until it splits."""
-        return 1
 
     def remembers(self, n_clients: int) -> Stacks:
         """Where every client is, which child it goes to, its last |D_i| and |mean D|, every center's parent; splits."""
@@ -169,10 +164,6 @@ class Splitting(Clustered):
             return {}
         kept = ("splits", "split_alike", "parent", "assignment")
         return {"splits.safetensors": {name: memory[name] for name in kept}}
-
-    def words(self, n_clients: int) -> str:
-        """A tree."""
-        return "one center, that splits in two where its clients disagree: how often is decided during the run"
 
     @staticmethod
     def recorded(memory: Stacks, round: int, center: int, moves: Tensor) -> Stacks:

@@ -11,8 +11,6 @@ The bound is for unbiased gradients of *one* objective: it says nothing about cl
 Reference: Wang and Joshi, Cooperative SGD, 2018, https://arxiv.org/abs/1808.07576
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -12,11 +12,9 @@ for every unit v orthogonal to 1), so a few small linear programs solve it; the 
 Where a graph in several parts is allowed, 1 and J stand for those of every part.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import networkx
@@ -48,7 +46,7 @@ class MatchingPlan:
     alpha: float
     rho: float  # consensus distance shrinks by this factor in expectation, squared norms
     lambda_2: float  # of the expected Laplacian
-    gap: float = field(default=0.0)  # how far lambda_2 can at most be from the best one
+    gap: float = 0.0  # how far lambda_2 can at most be from the best one
     together: bool = False  # one coin for all matchings (periodic)
 
     @cached_property
@@ -202,7 +200,7 @@ def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) ->
 
 def spectral(alpha: float, p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> float:
     """rho(alpha): the norm of E[W^T W] - J, by which squared consensus distances shrink in expectation."""
-    return _Curve(*_moments(p, matchings, n, together))(alpha)
+    return _rho(*_moments(p, matchings, n, together), alpha)
 
 
 def mixing_weight(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> tuple[float, float]:
@@ -210,7 +208,7 @@ def mixing_weight(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, togethe
     mean, square = _moments(p, matchings, n, together)
     if not mean.size or not p.any():
         return 0.0, float(mean.size > 0)
-    rho = _Curve(mean, square)
+    rho = partial(_rho, mean, square)
     if together or (p == 1).all():  # E[L^2] is a multiple of L^2: the worst are the two ends of the spectrum
         ends = np.linalg.eigvalsh(mean / p[0])[[0, -1]]
         best = 2 / float(ends.sum())
@@ -233,21 +231,14 @@ def _moments(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bo
     return mean, mean @ mean + 2 * spread  # L_j^2 = 2 L_j
 
 
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """alpha -> the largest eigenvalue of I - 2 alpha E[L] + alpha^2 E[L^2], a convex function."""
-
-    mean: Reals
-    square: Reals
-
-    def __call__(self, alpha: float) -> float:
-        if not self.mean.size:
-            return 0.0
-        inside = np.eye(len(self.mean)) - 2 * alpha * self.mean + alpha**2 * self.square
-        return float(np.linalg.eigvalsh(inside)[-1])
+def _rho(mean: Reals, square: Reals, alpha: float) -> float:
+    """The largest eigenvalue of I - 2 alpha E[L] + alpha^2 E[L^2], convex in alpha."""
+    if not mean.size:
+        return 0.0
+    return float(np.linalg.eigvalsh(np.eye(len(mean)) - 2 * alpha * mean + alpha**2 * square)[-1])
 
 
-def _lowest(curve: _Curve, low: float, high: float) -> tuple[float, float]:
+def _lowest(curve: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     """Golden-section search for the minimum of a convex curve."""
     ratio = (5**0.5 - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
@@ -275,9 +266,7 @@ def plan_for(
     disconnected: Disconnected = "refuse",
 ) -> MatchingPlan:
     """The plan of a network on n clients; made once."""
-    require(
-        n <= LARGEST, f"MATCHA's plan takes eigenvectors of {n} x {n} numbers; it is made for up to {LARGEST} clients"
-    )
+    require(n <= LARGEST, f"MATCHA's plan takes eigenvectors of {n} x {n} numbers: at most {LARGEST} clients")
     graph = graph_for(network, n, disconnected)
     parts = network.matchings(n) or coloured(graph)
     together = schedule == "periodic"

@@ -1,7 +1,5 @@
 """No center: neighbours on a graph average with each other, and how fast they agree."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
@@ -86,24 +84,17 @@ class Peers(Topology):
     only_own: tuple[str, ...] = ()
     whole = True  # who is absent decides the diagonal
     at_home = True
+    line = "no center: every client averages with its neighbours on the graph"
 
     @abstractmethod
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """(clients, clients) if everybody were there."""
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Rows of the identity."""
-        return Mixing.gather(cohort.index, cohort.n_clients)
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Neighbours who are there, and the rest of the weight on the own fresh model."""
         if name in self.only_own:
             return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
         return present(self.mixing(memory, cohort), cohort)
-
-    def words(self, n_clients: int) -> str:
-        """Neighbours."""
-        return "no center: every client averages with its neighbours on the graph"
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Links, neighbours and zeta, everybody there."""
@@ -161,10 +152,8 @@ class Graph(Peers):
         require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
         worst = float((self.weights.total - 1).abs().max()) if n else 0.0
         require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
-        require(
-            doubly_stochastic(self.weights),
-            "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)",
-        )
+        even = doubly_stochastic(self.weights)
+        require(even, "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)")
 
     def n_centers(self, n_clients: int) -> int:
         """One for each client."""

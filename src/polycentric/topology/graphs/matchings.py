@@ -1,7 +1,5 @@
 """No center, and only some of the edges at a time: matchings drawn by a shared seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -46,6 +44,7 @@ class Matchings(Peers):
     alpha: float | None = None
     only_own: tuple[str, ...] = ()
     disconnected: Disconnected = "refuse"
+    line = "no center: neighbours average, some matchings of the graph at a time"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
@@ -78,10 +77,6 @@ class Matchings(Peers):
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """I - alpha L of the matchings in use."""
         return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[1]
-
-    def words(self, n_clients: int) -> str:
-        """Neighbours, some at a time."""
-        return "no center: neighbours average, some matchings of the graph at a time"
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Links and neighbours, and what the plan says."""

@@ -259,9 +259,7 @@ def checked(graph: networkx.Graph, disconnected: Disconnected = "refuse", n: int
     require(not graph.is_directed(), "the graph is directed: neighbours must hear each other")
     require(not graph.is_multigraph(), "the graph may have repeated edges: make it a networkx.Graph")
     loops = list(networkx.nodes_with_selfloops(graph))
-    require(
-        not loops, f"client {loops[0] if loops else 0} has an edge to itself; its own weight is what the edges leave"
-    )
+    require(not loops, f"client {[*loops, 0][0]} has an edge to itself; its own weight is what the edges leave")
     if disconnected == "refuse" and size > 1 and not networkx.is_connected(graph):
         lonely = [i for i, d in graph.degree if d == 0]
         who = f"; client {lonely[0]} has no neighbour at all" if lonely else ""

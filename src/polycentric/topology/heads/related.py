@@ -8,8 +8,6 @@ tasks that have been heard count: a client that never came changes nothing, and 
 set of one, with Omega = [1].
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from abc import abstractmethod
@@ -158,6 +156,7 @@ class TaskGraph(Tasks):
     limit: float = math.inf
     whole = True  # who is absent decides the diagonal
     at_home = True
+    line = "no center: neighbours average their models, and learn how their tasks are related"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
@@ -185,9 +184,9 @@ class TaskGraph(Tasks):
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Rows of the identity, or of Q."""
-        if name in ("pull", "stiffness"):
-            return self.related(memory, cohort, name)
-        return Mixing.gather(cohort.index, cohort.n_clients)
+        return (
+            self.related(memory, cohort, name) if name in ("pull", "stiffness") else super().down(memory, cohort, name)
+        )
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Neighbours who are there, and the rest of the weight on the own fresh model."""
@@ -199,10 +198,6 @@ class TaskGraph(Tasks):
     def wires(self) -> Wires:
         """Neighbours send more than a row."""
         return Relays(at_home=True, of=self)
-
-    def words(self, n_clients: int) -> str:
-        """Neighbours, and their tasks."""
-        return "no center: neighbours average their models, and learn how their tasks are related"
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Links, neighbours and zeta, everybody there."""
@@ -246,13 +241,10 @@ class TaskStar(Tasks):
     limit: float = math.inf
     per_n = False
     own_terms = False
+    line = "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
     def __post_init__(self) -> None:
         within(self, beta="(0, 1]", eps="(0, 0.5]")
-
-    def n_centers(self, n_clients: int) -> int:
-        """One."""
-        return 1
 
     def n_rows(self, n_clients: int, name: str) -> int:
         """One model; a task, and what belongs to it, for each client."""
@@ -272,7 +264,7 @@ class TaskStar(Tasks):
             return self.related(memory, cohort, name)
         if name == "task":
             return Mixing.gather(cohort.index, cohort.n_clients)
-        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
+        return super().down(memory, cohort, name)
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One row for the models; every task to its own."""
@@ -285,10 +277,6 @@ class TaskStar(Tasks):
     def wires(self) -> Wires:
         """The center adds up the pull before it sends it."""
         return AddsUp(names=("pull",))
-
-    def words(self, n_clients: int) -> str:
-        """One model, many tasks."""
-        return "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
 
 @dataclass(frozen=True)
