@@ -20,8 +20,8 @@ import torch
 
 from .learn import Executor
 from .method import Exchange, Method, State
-from .stacks.cohort import Cohort
-from .stacks.stack import Draft, Stacks
+from .stacks import Cohort, Stacks
+from .stacks.stack import Draft
 
 
 @dataclass(frozen=True, eq=False)

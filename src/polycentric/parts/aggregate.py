@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..errors import require, within
 from ..language import register
-from ..stacks.mixing import Heard, Mixing, Rest
+from ..stacks import Heard, Mixing
+from ..stacks.mixing import Rest
 from ..stacks.stack import to_device_of
 
 COLUMNS = 1 << 16  # coordinates sorted at once: bounds the memory of coordinate-wise rules

@@ -19,9 +19,7 @@ from torch import Tensor
 from ..data import Split
 from ..errors import require
 from ..language import register
-from ..stacks import draw
-from ..stacks.cohort import Cohort
-from ..stacks.stack import Stacks
+from ..stacks import Cohort, Stacks, draw
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ..errors import within
 from ..language import register
-from ..stacks.mixing import Heard
-from ..stacks.stack import Stacks, to_device_of
+from ..stacks import Heard, Stacks
+from ..stacks.stack import to_device_of
 
 
 class Update(NamedTuple):

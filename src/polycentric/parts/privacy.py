@@ -13,10 +13,8 @@ from torch import Tensor
 
 from ..errors import require, within
 from ..language import register
-from ..stacks.cohort import Cohort
+from ..stacks import Cohort, Heard, Mixing, Stacks
 from ..stacks.draw import normal
-from ..stacks.mixing import Heard, Mixing
-from ..stacks.stack import Stacks
 
 COLUMNS = 1 << 15  # numbers of a row drawn, or widened to float64, at once
 Ups = Callable[[Cohort, str], Mixing]

@@ -15,9 +15,8 @@ from torch import Tensor
 from ..errors import require, within
 from ..language import register
 from ..learn import Learner, Value
-from ..stacks.cohort import Cohort, View
+from ..stacks import Cohort, Stacks, View
 from ..stacks.draw import smallest, some_of, uniform
-from ..stacks.stack import Stacks
 
 MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
 FEW = 20  # of very many, one in so many or fewer: a permutation of more takes longer than a draw for everyone

@@ -30,7 +30,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 from torch.sparse import check_sparse_tensor_invariants
 
-from ..errors import UsageError
+from ..errors import UsageError, require, within
 from .stack import to_device_of
 
 Rest = Literal["share", "keep", "none"]
@@ -77,8 +77,7 @@ class Mixing:
     @staticmethod
     def dense(weights: Tensor, rest: Rest = "share", of: str | None = None) -> Mixing:
         """Any matrix (receivers, senders)."""
-        if weights.dim() != 2:
-            raise UsageError(f"a Mixing is receivers x senders, got a tensor of shape {tuple(weights.shape)}")
+        require(weights.dim() == 2, f"a Mixing is receivers x senders, got a tensor of shape {tuple(weights.shape)}")
         return Mixing("dense", (weights.shape[0], weights.shape[1]), weights.double().cpu(), rest=rest, of=of)
 
     @staticmethod
@@ -109,10 +108,9 @@ class Mixing:
         return Mixing("scatter", (n_receivers, len(index)), weight.double(), index, columns, rest)
 
     def __post_init__(self) -> None:
-        if self.rest not in ("share", "keep", "none"):
-            raise UsageError(f"Mixing.rest must be 'share', 'keep' or 'none', got {self.rest!r}")
-        if not bool(self.weight.isfinite().all()):
-            raise UsageError("a Mixing has a weight that is NaN or infinite: look for a division by zero")
+        within(self, rest=("share", "keep", "none"))
+        finite = bool(self.weight.isfinite().all())
+        require(finite, "a Mixing has a weight that is NaN or infinite: look for a division by zero")
         if self.receiver is not None and self.sender is not None:
             _check_indices("receiver", self.receiver, self.shape[0])
             _check_indices("sender", self.sender, self.shape[1])
@@ -256,17 +254,16 @@ class Mixing:
 
 
 def _check_lengths(receiver: Tensor, sender: Tensor, weight: Tensor) -> None:
-    if not len(receiver) == len(sender) == len(weight):
-        raise UsageError(
-            f"a Mixing has {len(receiver)} receivers, {len(sender)} senders and {len(weight)} weights in its links; "
-            "every link has one of each"
-        )
+    require(
+        len(receiver) == len(sender) == len(weight),
+        f"a Mixing has {len(receiver)} receivers, {len(sender)} senders and {len(weight)} weights in its links; "
+        "every link has one of each",
+    )
 
 
 def _check_indices(what: str, index: Tensor, n: int) -> None:
     if not len(index):
         return
     low, high = (int(end) for end in torch.aminmax(index))
-    if low < 0 or high >= n:
-        bad = high if high >= n else low
-        raise UsageError(f"a Mixing names {what} {bad}, but there are only {n} (0 to {n - 1})")
+    bad = high if high >= n else low
+    require(0 <= bad < n, f"a Mixing names {what} {bad}, but there are only {n} (0 to {n - 1})")

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from ..stacks.cohort import Cohort, View
-from ..stacks.mixing import Links, Mixing
-from ..stacks.stack import Layout, Stacks
+from ..stacks import Cohort, Layout, Links, Mixing, Stacks, View
 
 if TYPE_CHECKING:
     from .cells.coverage import Geometry

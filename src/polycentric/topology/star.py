@@ -5,9 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import within
-from ..stacks.cohort import Cohort
-from ..stacks.mixing import Mixing
-from ..stacks.stack import Stacks
+from ..stacks import Cohort, Mixing, Stacks
 from .base import Topology
 
 

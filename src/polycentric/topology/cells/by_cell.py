@@ -16,9 +16,8 @@ from torch import Tensor
 from ...errors import UsageError, require, within
 from ...language import register
 from ...parts.select import Active, Around, Select, Uniform
-from ...stacks.cohort import Cohort
+from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
-from ...stacks.stack import Stacks
 from .coverage import Geometry, covered
 
 NODES = 1_000  # of the search for numbers that fill all edges

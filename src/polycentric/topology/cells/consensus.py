@@ -25,8 +25,7 @@ from scipy.sparse.linalg import eigs
 from torch import Tensor
 
 from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
+from ...stacks import Cohort, Mixing
 from ..base import Topology
 from .coverage import covered
 

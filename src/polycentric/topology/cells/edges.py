@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import require, within
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
+from ...stacks import Cohort, Mixing, Stacks
 from ..base import Topology, Wires
 from ..clusters.clustered import inner_products, squared_distances
 from ..clusters.seeding import Seeding

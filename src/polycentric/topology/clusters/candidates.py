@@ -9,9 +9,7 @@ from torch import Tensor
 
 from ...errors import within
 from ...parts.select import Select
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Links, Mixing
-from ...stacks.stack import Layout, Stacks
+from ...stacks import Cohort, Layout, Links, Mixing, Stacks
 from ..base import Direction, Wires, nothing
 from .clustered import ByDistance, Clustered, clipped
 
@@ -69,7 +67,7 @@ class Choice(Clustered):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns."""
         place, k = memory["assignment"].cpu()[cohort.index], self.n_centers(cohort.n_clients)
-        weight = cohort.weights if self.weighted else cohort.counts
+        weight = self.weights(cohort)
         if self.over_all:
             return Mixing.scatter(place, k, weight / weight.sum().clamp(min=1e-300), "keep")
         return Mixing.scatter(place, k, weight)

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import require, within
-from ...stacks.cohort import Cohort, View
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Layout, Stacks
+from ...stacks import Cohort, Layout, Mixing, Stacks, View
 from ..base import Topology
 
 
@@ -74,7 +72,12 @@ Absent = Literal["out", "last"]
 class Clustered(Topology):
     """Several centers, every client at one of them: `assignment` in the memory."""
 
+    weighted: bool
     reads_updates = True
+
+    def weights(self, cohort: Cohort) -> Tensor:
+        """How much every client counts: the same, or by its examples (`weighted`)."""
+        return cohort.weights if self.weighted else cohort.counts
 
     def assignment(self, memory: Stacks) -> Tensor:
         """Every client's center."""
@@ -171,10 +174,6 @@ class ByDistance(Clustered):
             return note
         when = torch.full((len(cohort),), cohort.round)
         return note | {"last": sent["model"], "last_round": when, "last_weight": self.weights(cohort)}
-
-    def weights(self, cohort: Cohort) -> Tensor:
-        """How much every client counts."""
-        return cohort.weights if self.weighted else cohort.counts
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns, K receivers: FeSEM's M-step, eq. 8."""

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ...errors import within
-from ...stacks.cohort import Cohort
+from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
-from ...stacks.stack import Stacks
 from .clustered import ByDistance, inner_products, pieces
 
 

@@ -11,9 +11,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from ...errors import require, within
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
+from ...stacks import Cohort, Mixing, Stacks
 from .clustered import Clustered, inner_products
 
 Linkage = Literal["single", "complete", "average"]
@@ -90,10 +88,9 @@ class Splitting(Clustered):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns; a center that has split hears nobody any more."""
         place = memory["assignment"].cpu()[cohort.index]
-        weight = cohort.weights if self.weighted else cohort.counts
         leaf = torch.ones(len(memory["parent"]), dtype=torch.bool)
         leaf[memory["parent"][memory["parent"] >= 0].cpu()] = False
-        return Mixing.scatter(place, len(leaf), weight * leaf[place])
+        return Mixing.scatter(place, len(leaf), self.weights(cohort) * leaf[place])
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Who goes to which child when the centers meet."""
@@ -108,7 +105,7 @@ class Splitting(Clustered):
                 child[mine] = self.ways(rows, centers["model"][(parent == center).to(here.device)], here)
                 continue
             products = inner_products(rows, origin=here)
-            weight = (cohort.weights if self.weighted else cohort.counts)[mine]
+            weight = self.weights(cohort)[mine]
             weight = weight / weight.sum()
             norm[mine] = products.diag().clamp(min=0).sqrt()
             mean_norm[mine] = (weight @ products @ weight).clamp(min=0).sqrt()

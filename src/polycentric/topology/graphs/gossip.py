@@ -13,9 +13,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
+from ...stacks import Cohort, Mixing, Stacks
 from ..base import Topology
 from .networks import Disconnected, Network, Ring, checked, graph_for, network_of
 

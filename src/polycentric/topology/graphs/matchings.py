@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from ...errors import within
-from ...stacks.cohort import Cohort
+from ...stacks import Cohort, Mixing, Stacks
 from ...stacks.draw import uniform
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
 from ..base import Wires
 from .decomposition import Activation, MatchingPlan, plan_for
 from .gossip import Peers, link_facts, symmetric

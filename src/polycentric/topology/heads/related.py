@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 
 from ...errors import within
-from ...stacks.cohort import Cohort, View
-from ...stacks.mixing import Links, Mixing
-from ...stacks.stack import Stacks
+from ...stacks import Cohort, Links, Mixing, Stacks, View
 from ..base import Direction, Topology, Wires, nothing, one_row_each
 from ..graphs.gossip import present, weight_facts, weights_for
 from ..graphs.networks import Disconnected, Network, Ring, network_of
