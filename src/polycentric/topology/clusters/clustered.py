@@ -183,9 +183,8 @@ class ByDistance(Clustered):
 def clipped(k: int, n_clients: int) -> int:
     """K, or as many as there are clients."""
     if k > n_clients:
-        warnings.warn(
-            f"{k} centers were asked for, there are only {n_clients} clients: using {n_clients}", stacklevel=2
-        )
+        there = f"there are only {n_clients} clients: using {n_clients}"
+        warnings.warn(f"{k} centers were asked for, but {there}", stacklevel=2)
     return max(1, min(k, n_clients))
 
 

@@ -13,7 +13,7 @@ import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from torch import Tensor
 from ...errors import within
 from ...stacks import Cohort, Links, Mixing, Stacks, View
 from ..base import Direction, Topology, Wires, nothing, one_row_each
-from ..graphs.gossip import present, weight_facts, weights_for
-from ..graphs.networks import Disconnected, Network, Ring, network_of
+from ..graphs.gossip import Gossip, present, weights_for
+from ..graphs.networks import Disconnected, Network
 from .covariance import TaskSets, cov_and_prec, floored, steepest
 
 
@@ -130,7 +130,7 @@ class Tasks(Topology):
 
 
 @dataclass(frozen=True)
-class TaskGraph(Tasks):
+class TaskGraph(Tasks, Gossip):
     """Neighbours mix their models with Metropolis weights and keep a covariance over their tasks (DPA-SGD).
 
         Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
@@ -144,29 +144,16 @@ class TaskGraph(Tasks):
         limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
     """
 
-    graph: Network = Ring()
-    only_own: tuple[str, ...] = ()
-    disconnected: Disconnected = "refuse"
     beta: float | None = None
     eps: float = 1e-3
     per_n: bool = True
     own_terms: bool = False
     limit: float = math.inf
-    whole = True  # who is absent decides the diagonal
-    at_home = True
     line = "no center: neighbours average their models, and learn how their tasks are related"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "graph", network_of(self.graph))
+        super().__post_init__()
         within(self, beta="(0, 1]", eps="(0, 0.5]")
-
-    def mixing(self, n: int) -> Mixing:
-        """Metropolis weights, (clients, clients) if everybody were there."""
-        return weights_for(self.graph, n, self.disconnected)
-
-    def n_centers(self, n_clients: int) -> int:
-        """One for each client; the graph is made and checked here."""
-        return self.mixing(n_clients).shape[0]
 
     def sets(self, n: int) -> TaskSets:
         """The closed neighbourhoods."""
@@ -177,7 +164,7 @@ class TaskGraph(Tasks):
         n, there = len(seen), seen.nonzero()[:, 0]
         ones = torch.ones(len(there))
         some = Cohort(there, ones, ones, n, 0, 0)
-        receiver, sender, weight = present(self.mixing(n), some).links
+        receiver, sender, weight = present(self.mixing({}, some), some).links
         return Links(receiver, there[sender], weight)
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
@@ -186,20 +173,10 @@ class TaskGraph(Tasks):
             self.related(memory, cohort, name) if name in ("pull", "stiffness") else super().down(memory, cohort, name)
         )
 
-    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Neighbours who are there, and the rest of the weight on the own fresh model."""
-        if name in self.only_own:
-            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
-        return present(self.mixing(cohort.n_clients), cohort)
-
     @property
     def wires(self) -> Wires:
         """Neighbours send more than a row."""
         return Relays(at_home=True, of=self)
-
-    def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
-        """Links, neighbours and zeta, everybody there."""
-        return weight_facts(self.mixing(n_clients))
 
 
 @dataclass(frozen=True)
@@ -214,9 +191,8 @@ class Relays(Wires):
             return nothing(mixing)
         if name != "task" or way == "down":
             return super().messages(way, memory, cohort, name, mixing, width)
-        n = cohort.n_clients
-        receiver, sender, _ = present(self.of.mixing(n), cohort).links
-        numbers = 2 * width + self.of.sets(n).sizes[cohort.index[sender]].square()
+        receiver, sender, _ = present(self.of.mixing(memory, cohort), cohort).links
+        numbers = 2 * width + self.of.sets(cohort.n_clients).sizes[cohort.index[sender]].square()
         return Links(receiver, sender, numbers.double())
 
 
