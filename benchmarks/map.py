@@ -20,7 +20,7 @@ from polycentric import ByCell, CellMap, fedmes, load, run
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import Cells
 from polycentric.topology.cells.coverage import covered
-from polycentric.topology.cells.theory import edge_facts
+from polycentric.topology.cells.consensus import edge_facts
 
 T = TypeVar("T")
 asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from .topology.cells.deal import InCells
     from .topology.cells.map import CellMap
     from .topology.cells.shapes import CellRegions, Overlap, RingCells
-    from .topology.cells.tables import CellTable
+    from .topology.cells.given import CellTable
     from .topology.graphs.networks import (
         Complete,
         Edges,
@@ -105,7 +105,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "topology.cells.deal": "InCells",
     "topology.cells.map": "CellMap",
     "topology.cells.shapes": "CellRegions Overlap RingCells",
-    "topology.cells.tables": "CellTable",
+    "topology.cells.given": "CellTable",
     "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric PathGraph Ring SmallWorld "
     "StarGraph Torus",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -45,3 +46,26 @@ def require(condition: bool, message: str) -> None:
     """Refuse with `message` unless `condition` holds."""
     if not condition:
         raise UsageError(message)
+
+
+def within(part: Any, **bounds: str | tuple[str, ...]) -> None:
+    """Refuse a part with a field outside of its bounds: `lr=">= 0"`, `beta="[0, 1)"`, `how=("a", "b")`; None is inside.
+
+    >>> within(slice(0, 3), start=">= 0", stop="(0, 3]", step="> 0")
+    """
+    for name, bound in bounds.items():
+        value, wanted = getattr(part, name), f"in {bound}"
+        if value is None:
+            continue
+        if isinstance(bound, tuple):
+            good, wanted = value in bound, f"{', '.join(bound[:-1])} or {bound[-1]}"
+        elif bound.startswith(">"):
+            sign, least = bound.split()
+            good = value >= float(least) if sign == ">=" else value > float(least)
+            wanted = {"> 0": "positive", ">= 1": "at least 1"}.get(bound, bound)
+        else:
+            low, high = map(float, bound[1:-1].split(","))
+            good = (value >= low if bound[0] == "[" else value > low) and (
+                value <= high if bound[-1] == "]" else value < high
+            )
+        require(good, f"{type(part).__name__}.{name} must be {wanted}, got {value!r}")

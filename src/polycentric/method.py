@@ -14,16 +14,19 @@ from typing import Any, NamedTuple, ParamSpec
 import torch
 from torch import Tensor
 
-from .errors import UsageError, require
+from .errors import require
 from .learn import Learner
-from .parts.aggregate import Aggregate, Mean
-from .parts.optimizer import Average, Center
-from .parts.privacy import NoPrivacy, Privacy
-from .parts.select import Everyone, Select
-from .stacks.cohort import Cohort
-from .stacks.mixing import Mixing
-from .stacks.stack import WHOLE, Cut, Layout, Stacks
-from .topology import Star, Topology
+from .parts.aggregate import Aggregate as Aggregate
+from .parts.aggregate import Mean as Mean
+from .parts.optimizer import Average as Average
+from .parts.optimizer import Center as Center
+from .parts.privacy import NoPrivacy as NoPrivacy
+from .parts.privacy import Privacy as Privacy
+from .parts.select import Everyone as Everyone
+from .parts.select import Select as Select
+from .stacks import WHOLE, Cohort, Cut, Layout, Mixing, Stacks
+from .topology import Star as Star
+from .topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,19 +67,15 @@ class Exchange:
         unsent = sorted(set(self.sums) - set(self.sends))
         require(not unsent, f"{', '.join(unsent)} cannot be added up: only what is sent can, {', '.join(self.sends)}")
         covered = self.privacy.covers
-        bare = () if covered is None else sorted(set(self.sends + self.told) - set(covered))
-        if bare:
-            raise UsageError(
-                f"{type(self.privacy).__name__} protects {', '.join(covered or ())}, but {', '.join(bare)} would "
-                "leave the clients unprotected: choose a part that covers it, or do not send it"
-            )
-        if covered is not None:
-            self._check_privacy()
-
-    def _check_privacy(self) -> None:
-        """Noise at the centers hides a client only where its weights, and nothing else, say how far it moves them."""
-        name = type(self.privacy).__name__
-        why = (
+        if covered is None:
+            return
+        name, bare = type(self.privacy).__name__, sorted(set(self.sends + self.told) - set(covered))
+        require(
+            not bare,
+            f"{name} protects {', '.join(covered)}, but {', '.join(bare)} would leave the clients unprotected: choose "
+            "a part that covers it, or do not send it",
+        )
+        why = (  # noise hides a client only where its weights, and nothing else, say how far it moves the centers
             "clients hear each other without a center that could add noise"
             if self.topology.at_home
             else f"where clients belong in {type(self.topology).__name__} is found from what they send"
@@ -163,11 +162,9 @@ class Method:
 
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Method:
         """The same method, its parts knowing the layout of `model`, a row of it (1, width), and the clients."""
-
-        def fit(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
-            return tuple(exchange.fitted(layout, like, n_clients) for exchange in exchanges)
-
-        return replace(self, phases=tuple((rounds, fit(exchanges)) for rounds, exchanges in self.phases))
+        known = layout, like, n_clients
+        phases = tuple((rounds, tuple(exchange.fitted(*known) for exchange in each)) for rounds, each in self.phases)
+        return replace(self, phases=phases)
 
     def starts(self, n_clients: int) -> int:
         """How many models must be drawn to begin with: one, or one for each center."""

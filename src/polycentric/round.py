@@ -11,8 +11,6 @@ kept by the client, or is sent up. `clients` is the seam: a simulation on one ma
 a real federation differ only in how they answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +20,8 @@ import torch
 
 from .learn import Executor
 from .method import Exchange, Method, State
-from .stacks.cohort import Cohort
-from .stacks.stack import Draft, Stacks
+from .stacks import Cohort, Stacks
+from .stacks.stack import Draft
 
 
 @dataclass(frozen=True, eq=False)

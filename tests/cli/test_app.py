@@ -369,7 +369,7 @@ def test_more_clients_a_round_than_clients_are_clipped_with_a_note(here, say):
 @pytest.mark.filterwarnings("default")
 def test_what_two_parts_say_alike_is_said_once(here, say):
     ended = say("run", "fesem", *SMALL, "--set", "k=9", "--json")
-    assert ended.lines == ["note: 9 centers were asked for, but there are only 4 clients: as many it is"]
+    assert ended.lines == ["note: 9 centers were asked for, but there are only 4 clients: using 4"]
 
 
 def test_only_shares_are_shown_in_percent(here, say):

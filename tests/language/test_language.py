@@ -20,7 +20,7 @@ from polycentric.data import Pool, Sampled, Skewed, Turned, find, parse
 from polycentric.data.dealing import Partition
 from polycentric.errors import UsageError
 from polycentric.language import NoWords, entries, files_of, kinds, part_of, register, spell, value_of
-from polycentric.language.catalog import _THEN
+from polycentric.language.registry import _THEN
 from polycentric.language.words import Call, chain, read, split
 from polycentric.parts.optimizer import Center
 from polycentric.parts.privacy import NoPrivacy
@@ -28,7 +28,7 @@ from polycentric.parts.select import Select
 from polycentric.simulate.clock import Clock
 from polycentric.stacks.stack import WHOLE, Cut
 from polycentric.topology.cells.coverage import Geometry
-from polycentric.topology.cells.geometries import geometry
+from polycentric.topology.cells.given import geometry
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.graphs.networks import MATCHA_8, Network
 

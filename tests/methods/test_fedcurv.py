@@ -369,7 +369,7 @@ def test_labels_of_the_model_are_a_setting_of_the_method(blobs: Make) -> None:
     assert differ(*runs)
     with pytest.raises(UsageError, match="labels must be 'true' or 'model', got 'given'"):
         fedcurv(labels="given")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"Curvature.strength must not be negative, got -1"):
+    with pytest.raises(UsageError, match=r"Curvature.strength must be >= 0, got -1"):
         fedcurv(strength=-1)
 
 

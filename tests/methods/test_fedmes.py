@@ -46,8 +46,8 @@ from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
-from polycentric.topology.cells.tables import GivenCells
-from polycentric.topology.cells.theory import chain_zeta, edge_facts
+from polycentric.topology.cells.given import GivenCells
+from polycentric.topology.cells.consensus import chain_zeta, edge_facts
 from support import Largest, after, random, ready, small, went_on
 
 LAW = settings(max_examples=30)
@@ -239,7 +239,7 @@ def test_zeta_is_the_rate_at_which_edges_agree_when_nobody_learns():
 def test_zeta_of_many_edges_is_found_without_all_the_others(monkeypatch):
     chain = edge_facts(Cells(CellMap(30), 1.3), 400).chain
     dense = chain_zeta(chain)
-    monkeypatch.setattr("polycentric.topology.cells.theory.DENSE", 1)
+    monkeypatch.setattr("polycentric.topology.cells.consensus.DENSE", 1)
     assert chain_zeta(chain) == pytest.approx(dense, abs=1e-9) and 0.5 < dense < 1
     assert chain_zeta(edge_facts(Cells(RingCells(10, 3, 0)), 30).chain) == pytest.approx(1, abs=1e-9)  # no overlaps
 

@@ -21,7 +21,7 @@ from polycentric.runs.choose_k import sampled
 from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
 from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
-from polycentric.topology.clusters.agreement import agreement
+from polycentric.topology.clusters.clustered import agreement
 from support import everyone
 
 LAW = settings(max_examples=40)
@@ -109,7 +109,7 @@ def test_fewer_than_one_center_is_refused() -> None:
 
 
 def test_models_that_are_all_the_same_are_not_clustered_in_silence(rotated: Federation) -> None:
-    with pytest.raises(pc.UsageError, match="warm_up must be at least 1 or None, got 0: models that have not"):
+    with pytest.raises(pc.UsageError, match="warm_up must be at least 1 or None, got 0: all would be alike"):
         pc.fesem(warm_up=0)
     with pytest.warns(UserWarning, match="all clients sent the same model, so clustering them means nothing"):
         run = pc.run(pc.fesem(k=3, lr=0.0), rotated, rounds=1, fine_tune=0)

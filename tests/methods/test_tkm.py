@@ -16,8 +16,8 @@ from polycentric.data.partition import Natural
 from polycentric.parts.aggregate import Robust
 from polycentric.runs.start import prepare
 from polycentric.topology import Seeding, TrimmedSeeding
-from polycentric.topology.clusters.agreement import agreement
-from polycentric.topology.clusters.trimmed import squared_distance
+from polycentric.topology.clusters.clustered import agreement
+from polycentric.topology.clusters.seeding import squared_distance
 from support import everyone, random
 
 LAW = settings(max_examples=15)

@@ -421,8 +421,8 @@ def test_weights_are_used_where_the_center_takes_its_mean(blobs: Make) -> None:
     [
         (lambda: Active(0), "Active.n must be at least 1, got 0"),
         (lambda: Active(1, ignore=1.0), r"Active.ignore must be in \[0, 1\), got 1.0"),
-        (lambda: Active(1, sharpness=-1.0), "Active.sharpness must not be negative, got -1.0"),
-        (lambda: Active(1, sharpness=math.inf), "Active.sharpness must not be negative, got inf"),
+        (lambda: Active(1, sharpness=-1.0), "Active.sharpness must be in \\[0, inf\\), got -1.0"),
+        (lambda: Active(1, sharpness=math.inf), "Active.sharpness must be in \\[0, inf\\), got inf"),
         (lambda: Active(1, explore=1.1), r"Active.explore must be in \[0, 1\], got 1.1"),
     ],
 )

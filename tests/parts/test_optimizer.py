@@ -127,11 +127,11 @@ def test_every_center_steps_by_itself(rule):
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: SGD(-1), "SGD.lr must not be negative, got -1"),
-        (lambda: SGD(float("nan")), "SGD.lr must not be negative, got nan"),
-        (lambda: Momentum(-1), "Momentum.lr must not be negative, got -1"),
+        (lambda: SGD(-1), "SGD.lr must be >= 0, got -1"),
+        (lambda: SGD(float("nan")), "SGD.lr must be >= 0, got nan"),
+        (lambda: Momentum(-1), "Momentum.lr must be >= 0, got -1"),
         (lambda: Momentum(1, 1.0), "Momentum.beta must be in [0, 1), got 1.0"),
-        (lambda: Adam(-1), "Adam.lr must not be negative, got -1"),
+        (lambda: Adam(-1), "Adam.lr must be >= 0, got -1"),
         (lambda: Adam(beta1=1.0), "Adam.beta1 must be in [0, 1), got 1.0"),
         (lambda: Adam(beta2=-0.1), "Adam.beta2 must be in [0, 1), got -0.1"),
         (lambda: Adam(eps=0), "Adam.eps must be positive, got 0"),

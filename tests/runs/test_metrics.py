@@ -17,7 +17,7 @@ from polycentric.runs.metrics import (
     share_below,
     worst_decile,
 )
-from polycentric.topology.clusters.agreement import agreement
+from polycentric.topology.clusters.clustered import agreement
 
 LAW = settings(max_examples=50)
 CLASSES = 4

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import polycentric as pc
 from polycentric.methods import METHODS
-from polycentric.stacks.view import View
+from polycentric.stacks.cohort import View
 from polycentric.topology import CellClusters, Choice, Clusters, Seeding, Splitting, TaskStar, Topology, TwoLevel
 
 ROOT = Path(inspect.getfile(pc)).parent

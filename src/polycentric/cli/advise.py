@@ -33,7 +33,7 @@ def advise(
 
     from ..language import value_of
     from ..topology.graphs.networks import Network
-    from ..topology.graphs.theory import advise as advised
+    from ..topology.graphs.bounds import advise as advised
     from .screen import out as screen
     from .screen import say
 

@@ -7,7 +7,7 @@ spell.py     parts back to words, and the files they were read from
 """
 
 from .build import LARGEST, part_of, value_of
-from .catalog import entries, kinds, register
+from .registry import entries, kinds, register
 from .spell import NoWords, files_of, spell
 
 __all__ = ["LARGEST", "NoWords", "entries", "files_of", "kinds", "part_of", "register", "spell", "value_of"]

@@ -1,7 +1,5 @@
 """From words to parts: every value becomes what the annotation of its setting asks for, or is refused in one line."""
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing
@@ -10,7 +8,7 @@ from typing import Any, Literal, Union
 
 from ..errors import UsageError, require, unknown
 from . import words
-from .catalog import Entry, additions, is_kind, kinds, look_up
+from .registry import Entry, additions, is_kind, kinds, look_up
 
 LARGEST = 1 << 40  # whole numbers beyond it are slips of the finger, and would not fit a tensor
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -119,15 +117,12 @@ def _bound(key: str, entry: Entry, call: words.Call) -> dict[str, Any]:
     if several:
         return {several: [f"{name}={text}" if name else text for name, text in call.given]}
     for place, (name, text) in enumerate(call.given):
-        require(
-            bool(known), f"{entry.name} has no settings, got '{name and f'{name}='}{text}'; write {key}={entry.name}"
-        )
+        got = f"got '{name and f'{name}='}{text}'"
+        require(bool(known), f"{entry.name} has no settings, {got}; write {key}={entry.name}")
         if not name:
             hint = "; a text with commas goes between quotation marks" * (len(known) == 1)
-            require(
-                place < len(known),
-                f"{entry.name} takes {', '.join(known)}, and '{text}' is one too many{hint}",
-            )
+            too_many = f"{entry.name} takes {', '.join(known)}, and '{text}' is one too many{hint}"
+            require(place < len(known), too_many)
             name = list(known)[place]
         require(name not in given, f"{entry.name} is given {name} twice in {key}")
         given[name] = text

@@ -1,14 +1,12 @@
 """From parts back to words, the inverse of `part_of`; and the files that parts were read from."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Mapping
 from typing import Any
 
 from .build import LARGEST, NOTHING, _options
-from .catalog import _THEN, Entry, kinds
+from .registry import _THEN, Entry, kinds
 from .words import quoted
 
 

@@ -11,8 +11,6 @@ A text is read one level at a time, and what is inside is left as it was written
 whether `0+1:5` is a text, `yes` a truth value or `ring` a part. Nothing that is read is ever executed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,83 +1,36 @@
 """Methods by name: every one is a sentence of parts, in a file of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ..method import Method
-from .cfl import cfl
-from .dpa_sgd import dpa_sgd
-from .dpsgd import dpsgd
-from .fedavg import fedavg
-from .fedcurv import fedcurv
-from .feddane import feddane
-from .feddist import feddist
-from .feddws import feddws
-from .fedmes import fedmes
-from .fedprox import fedprox
-from .fedsgd import fedsgd
-from .fesem import fesem
-from .fomaml import fomaml
-from .hierarchical import hierarchical
-from .ifca import ifca
-from .maml import maml
-from .matcha import matcha
-from .meta import meta
-from .mocha import mocha
-from .mtl import mtl
-from .nofed import nofed
-from .reptile import reptile
-from .tkm import tkm
+from .cfl import cfl as cfl
+from .dpa_sgd import dpa_sgd as dpa_sgd
+from .dpsgd import dpsgd as dpsgd
+from .fedavg import fedavg as fedavg
+from .fedcurv import fedcurv as fedcurv
+from .feddane import feddane as feddane
+from .feddist import feddist as feddist
+from .feddws import feddws as feddws
+from .fedmes import fedmes as fedmes
+from .fedprox import fedprox as fedprox
+from .fedsgd import fedsgd as fedsgd
+from .fesem import fesem as fesem
+from .fomaml import fomaml as fomaml
+from .hierarchical import hierarchical as hierarchical
+from .ifca import ifca as ifca
+from .maml import maml as maml
+from .matcha import matcha as matcha
+from .meta import meta as meta
+from .mocha import mocha as mocha
+from .mtl import mtl as mtl
+from .nofed import nofed as nofed
+from .reptile import reptile as reptile
+from .tkm import tkm as tkm
 
 METHODS: dict[str, Callable[..., Method]] = {
-    "nofed": nofed,
-    "fedsgd": fedsgd,
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "feddane": feddane,
-    "feddist": feddist,
-    "feddws": feddws,
-    "fedcurv": fedcurv,
-    "reptile": reptile,
-    "maml": maml,
-    "fomaml": fomaml,
-    "meta": meta,
-    "fesem": fesem,
-    "tkm": tkm,
-    "ifca": ifca,
-    "cfl": cfl,
-    "dpsgd": dpsgd,
-    "matcha": matcha,
-    "dpa-sgd": dpa_sgd,
-    "mtl": mtl,
-    "mocha": mocha,
-    "fedmes": fedmes,
-    "hierarchical": hierarchical,
+    recipe.__name__.replace("_", "-"): recipe
+    for recipe in (
+        *(nofed, fedsgd, fedavg, fedprox, feddane, feddist, feddws, fedcurv, reptile, maml, fomaml, meta),
+        *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, fedmes, hierarchical),
+    )
 }
-
-__all__ = [
-    "METHODS",
-    "cfl",
-    "dpa_sgd",
-    "dpsgd",
-    "fedavg",
-    "fedcurv",
-    "feddane",
-    "feddist",
-    "feddws",
-    "fedmes",
-    "fedprox",
-    "fedsgd",
-    "fesem",
-    "fomaml",
-    "hierarchical",
-    "ifca",
-    "maml",
-    "matcha",
-    "meta",
-    "mocha",
-    "mtl",
-    "nofed",
-    "reptile",
-    "tkm",
-]

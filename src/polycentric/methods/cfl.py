@@ -15,14 +15,10 @@ Beware:      in the paper eps1 and eps2 are norms of updates, which depend on le
 Reference:   Sattler et al., Clustered federated learning, 2019, https://arxiv.org/abs/1910.01991
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
+from ..method import Average, Center, Everyone, Exchange, Method, Select, recipe
 from ..topology import Splitting
 
 
@@ -55,4 +51,4 @@ def cfl(
         select: who takes part in a round.
     """
     topology = Splitting(eps1, eps2, relative, gamma, gap, t_min, linkage, weighted)
-    return Method.of("cfl", Exchange(learn=(Train(**training),), topology=topology, select=select, optimizer=center))
+    return Method.of("cfl", Exchange((Train(**training),), topology, select, optimizer=center))

@@ -19,16 +19,13 @@ Reference:   averaging: Wang and Joshi, Cooperative SGD, 2018, https://arxiv.org
              Yeung, A convex formulation for learning task relationships, UAI 2010.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Held, Method, recipe
+from ..method import Everyone, Exchange, Held, Method, Select, recipe
 from ..parts.objective import MultiTask, Ridge, Term
-from ..parts.select import Everyone, Select
 from ..stacks.stack import LastLayer
 from ..topology import TaskGraph
 from ..topology.graphs.networks import Network, Ring
@@ -61,7 +58,7 @@ def dpa_sgd(
         beta: weight of the fresh covariance; None: 1 / (|N(k)| + 1). eps: floor of the spectra.
         mix_task: average the tasks as well.
     """
-    require(0 <= weight_decay < math.inf, f"weight_decay must be a number from 0 up, got {weight_decay}")
+    require(0 <= weight_decay < math.inf, f"weight_decay must be >= 0, got {weight_decay}")
     terms = (MultiTask(strength), Ridge(ridge, "task"), Ridge(weight_decay), *terms)
     train = Train(steps=steps, terms=terms, **training)
     steep = train.lr * strength if reg_terms == "all" else 0.0

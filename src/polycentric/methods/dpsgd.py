@@ -14,13 +14,10 @@ Reference:   Lian et al., Can decentralized algorithms outperform centralized al
              https://arxiv.org/abs/1705.09056; tau > 1: Wang and Joshi, Cooperative SGD, https://arxiv.org/abs/1808.07576
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.select import Everyone, Select
+from ..method import Everyone, Exchange, Method, Select, recipe
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Gossip
 from ..topology.graphs.networks import Network, Ring
@@ -46,6 +43,4 @@ def dpsgd(
         cut: parameters that stay at home, such as `KeepPrivate("head*")`.
     """
     topology = Gossip(graph, disconnected=disconnected)
-    return Method.of(
-        "dpsgd", Exchange(learn=(Train(steps=steps, **training),), topology=topology, select=select), cut=cut
-    )
+    return Method.of("dpsgd", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)

@@ -11,18 +11,12 @@ Reference:   McMahan et al., Communication-efficient learning of deep networks f
              AISTATS 2017, https://arxiv.org/abs/1602.05629
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import Average, Center
-from ..parts.privacy import NoPrivacy, Privacy
+from ..method import Aggregate, Average, Center, Exchange, Mean, Method, NoPrivacy, Privacy, Star, recipe
 from ..parts.select import Everyone, Select, Stragglers
 from ..stacks.stack import WHOLE, Cut
-from ..topology import Star
 
 
 @recipe
@@ -50,12 +44,5 @@ def fedavg(
     """
     if stragglers:
         select = Stragglers(select, stragglers, drop=True)
-    exchange = Exchange(
-        learn=(Train(**training),),
-        topology=Star(equal=equal),
-        select=select,
-        aggregate=aggregate,
-        privacy=privacy,
-        optimizer=center,
-    )
+    exchange = Exchange((Train(**training),), Star(equal), select, aggregate, center, privacy)
     return Method.of("fedavg", exchange, cut=cut)

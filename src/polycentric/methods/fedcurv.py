@@ -16,16 +16,11 @@ Reference:   Shoham et al., Overcoming forgetting in federated learning on non-I
              https://arxiv.org/abs/1910.07796; the penalty is that of EWC, Kirkpatrick et al., PNAS 2017.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..learn import Fisher, Forget, Train
-from ..method import Exchange, Method, recipe
+from ..method import Average, Center, Everyone, Exchange, Method, Select, Star, recipe
 from ..parts.objective import Curvature, Term
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
-from ..topology import Star
 
 
 @recipe
@@ -41,13 +36,6 @@ def fedcurv(
 ) -> Method:
     """FedCurv with penalty `strength`; `labels` says whose labels the Fisher takes; `training` as in `Train`."""
     names = ("model", "fisher", "pull")
-    exchange = Exchange(
-        learn=(Forget(), Train(terms=(Curvature(strength, implicit), *terms), **training), Fisher(labels)),
-        topology=Star(equal=True),
-        select=select,
-        optimizer=center,
-        receives=names,
-        sends=names,
-        sums=names[1:],
-    )
-    return Method.of("fedcurv", exchange)
+    learn = (Forget(), Train(terms=(Curvature(strength, implicit), *terms), **training), Fisher(labels))
+    moved: dict[str, Any] = {"receives": names, "sends": names, "sums": names[1:]}
+    return Method.of("fedcurv", Exchange(learn, Star(equal=True), select, optimizer=center, **moved))

@@ -13,17 +13,11 @@ Beware:      with few clients in a round g is noisy and the correction can diver
 Reference:   Li et al., FedDANE: a federated Newton-type method, 2019, https://arxiv.org/abs/2001.01920
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Gradient, Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
 from ..parts.objective import Dane, Prox, Term
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
-from ..topology import Star
 
 
 @recipe
@@ -37,13 +31,7 @@ def feddane(
     **training: Any,
 ) -> Method:
     """FedDANE with proximal weight `mu`; `select` draws both cohorts; `training` are the arguments of `Train`."""
-    ask = Exchange(learn=(Gradient(),), topology=Star(), select=select, aggregate=aggregate, sends=("gradient",))
-    act = Exchange(
-        learn=(Gradient("own_gradient"), Train(terms=(Dane(), Prox(mu), *terms), **training)),
-        topology=Star(),
-        select=select,
-        aggregate=aggregate,
-        optimizer=center,
-        receives=("model", "gradient"),
-    )
+    ask = Exchange((Gradient(),), Star(), select, aggregate, sends=("gradient",))
+    learn = (Gradient("own_gradient"), Train(terms=(Dane(), Prox(mu), *terms), **training))
+    act = Exchange(learn, Star(), select, aggregate, center, receives=("model", "gradient"))
     return Method.of("feddane", ask, act)

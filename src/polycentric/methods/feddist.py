@@ -12,24 +12,16 @@ Beware:      eps > 1 extrapolates, and eps > 2 diverges even if the clients stan
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Everyone, Exchange, Mean, Method, Select, Star, recipe
 from ..parts.optimizer import SGD
-from ..parts.select import Everyone, Select
-from ..topology import Star
 
 
 @recipe
 def feddist(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDist with step `eps`; `training` are the arguments of `Train`."""
     require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
-    exchange = Exchange(
-        learn=(Train(**training),), topology=Star(equal=True), select=select, aggregate=aggregate, optimizer=SGD(eps)
-    )
-    return Method.of("feddist", exchange)
+    return Method.of("feddist", Exchange((Train(**training),), Star(equal=True), select, aggregate, SGD(eps)))

@@ -8,24 +8,16 @@ Reduces to:  `fedavg` at eps = 1; no change at eps = 0; `feddist` where all n_k 
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Everyone, Exchange, Mean, Method, Select, Star, recipe
 from ..parts.optimizer import SGD
-from ..parts.select import Everyone, Select
-from ..topology import Star
 
 
 @recipe
 def feddws(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDWS with step `eps`; `training` are the arguments of `Train`."""
     require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
-    exchange = Exchange(
-        learn=(Train(**training),), topology=Star(), select=select, aggregate=aggregate, optimizer=SGD(eps)
-    )
-    return Method.of("feddws", exchange)
+    return Method.of("feddws", Exchange((Train(**training),), Star(), select, aggregate, SGD(eps)))

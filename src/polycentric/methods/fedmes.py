@@ -16,22 +16,16 @@ Beware:      what clients learn is averaged without bias only if alpha_u = 2 alp
 Reference:   Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import Average, Center
-from ..parts.privacy import NoPrivacy, Privacy
-from ..parts.select import Everyone, Select
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, recipe
 from ..topology import CellClusters, Cells
 from ..topology.cells.coverage import Geometry
-from ..topology.cells.geometries import geometry
+from ..topology.cells.given import geometry
 from ..topology.cells.shapes import Overlap
 
 
@@ -64,14 +58,8 @@ def fedmes(
         require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}: only the ratio of the two matters")
     cells = geometry(cells)
     require(models >= 1, f"models must be at least 1, got {models}")
-    exchange = Exchange(
-        learn=(Train(**training),),
-        topology=Cells(cells, bridge := alpha_v / alpha_u),
-        select=select,
-        optimizer=center,
-        aggregate=aggregate,
-        privacy=privacy,
-    )
+    bridge = alpha_v / alpha_u
+    exchange = Exchange((Train(**training),), Cells(cells, bridge), select, aggregate, center, privacy)
     if models == 1:
         return Method.of("fedmes", exchange)
     several = CellClusters(cells, bridge, models)

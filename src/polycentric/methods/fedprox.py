@@ -13,21 +13,17 @@ Reference:   Li et al., Federated optimization in heterogeneous networks, MLSys 
              https://arxiv.org/abs/1812.06127
 """
 
-from __future__ import annotations
-
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from ..errors import require
 from ..learn import MeanLoss, Train
-from ..method import Exchange, Held, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Average, Center, Exchange, Held, Mean, Method, NoPrivacy, Privacy, Star, recipe
 from ..parts.objective import AdaptiveProx, Prox, Term
-from ..parts.optimizer import AdaptiveMu, Average, Center
-from ..parts.privacy import NoPrivacy, Privacy
+from ..parts.optimizer import AdaptiveMu
 from ..parts.select import Everyone, Select, Stragglers
-from ..topology import Star
 
 
 @recipe
@@ -59,15 +55,14 @@ def fedprox(
         )
     if stragglers:
         select = Stragglers(select, stragglers)
-    parts: dict[str, Any] = {"topology": Star(), "select": select, "aggregate": aggregate, "privacy": privacy}
-    if not adaptive:
-        return Method.of("fedprox", Exchange(learn=(train,), optimizer=center, **parts))
-    exchange = Exchange(
-        learn=(MeanLoss(), train),
-        optimizer=AdaptiveMu(center),
-        receives=("model", "mu"),
-        sends=("model", "loss"),
-        holds={"mu": Held(1, mu), "loss": Held(1, math.inf), "falls": Held(1)},
-        **parts,
-    )
+    exchange = Exchange((train,), Star(), select, aggregate, center, privacy)
+    if adaptive:
+        exchange = replace(
+            exchange,
+            learn=(MeanLoss(), train),
+            optimizer=AdaptiveMu(center),
+            receives=("model", "mu"),
+            sends=("model", "loss"),
+            holds={"mu": Held(1, mu), "loss": Held(1, math.inf), "falls": Held(1)},
+        )
     return Method.of("fedprox", exchange)

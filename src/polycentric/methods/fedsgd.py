@@ -9,14 +9,8 @@ Reduces to:  `fedavg` with `steps=1, batch=None`, which is how it is written; fu
 Reference:   McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
 """
 
-from __future__ import annotations
-
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
-from ..topology import Star
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
 
 
 @recipe
@@ -31,11 +25,5 @@ def fedsgd(
     aggregate: Aggregate = Mean(),
 ) -> Method:
     """FedSGD with learning rate `lr`; `batch` examples make a stochastic gradient (None: all)."""
-    exchange = Exchange(
-        learn=(Train(lr=lr, steps=1, batch=batch, decay=decay, weight_decay=weight_decay),),
-        topology=Star(),
-        select=select,
-        aggregate=aggregate,
-        optimizer=center,
-    )
-    return Method.of("fedsgd", exchange)
+    train = Train(lr=lr, steps=1, batch=batch, decay=decay, weight_decay=weight_decay)
+    return Method.of("fedsgd", Exchange((train,), Star(), select, aggregate, center))

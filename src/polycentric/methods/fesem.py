@@ -16,18 +16,13 @@ Beware:      distances mean something only between models grown from a common an
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, TryEach, candidates
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
 from ..parts.objective import Prox, Term
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
 from ..topology import Clusters, NewcomerAssignment, Newcomers, Seeding
 
 

@@ -9,14 +9,9 @@ Reference:   Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400; Nichol et
              https://arxiv.org/abs/1803.02999
 """
 
-from __future__ import annotations
-
 from ..learn import Maml
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import SGD, Center
-from ..parts.select import Everyone, Select
-from ..topology import Star
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..parts.optimizer import SGD
 
 
 @recipe
@@ -32,7 +27,4 @@ def fomaml(
 ) -> Method:
     """First-order MAML; see `polycentric.learn.maml`."""
     learn = Maml(lr, steps, batch, held_out, first_order=True)
-    return Method.of(
-        "fomaml",
-        Exchange(learn=(learn,), topology=Star(equal=True), select=select, aggregate=aggregate, optimizer=center),
-    )
+    return Method.of("fomaml", Exchange((learn,), Star(equal=True), select, aggregate, center))

@@ -12,19 +12,13 @@ Beware:      between two meetings the edges drift apart where their cells' data 
 Reference:   Liu et al., Client-edge-cloud hierarchical federated learning, ICC 2020, https://arxiv.org/abs/1905.06641
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import Average, Center
-from ..parts.privacy import NoPrivacy, Privacy
-from ..parts.select import Everyone, Select
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, recipe
 from ..topology import TwoLevel
 from ..topology.cells.coverage import Geometry
-from ..topology.cells.geometries import geometry
+from ..topology.cells.given import geometry
 from ..topology.cells.shapes import Attached, Overlap
 
 
@@ -49,12 +43,5 @@ def hierarchical(
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
         privacy: `Gaussian(clip, noise)` hides what any one client sends, from all edges together.
     """
-    exchange = Exchange(
-        learn=(Train(**training),),
-        topology=TwoLevel(Attached(geometry(cells)), every=every),
-        select=select,
-        optimizer=center,
-        aggregate=aggregate,
-        privacy=privacy,
-    )
-    return Method.of("hierarchical", exchange)
+    topology = TwoLevel(Attached(geometry(cells)), every=every)
+    return Method.of("hierarchical", Exchange((Train(**training),), topology, select, aggregate, center, privacy))

@@ -16,16 +16,12 @@ Reference:   Ghosh et al., An efficient framework for clustered federated learni
              https://arxiv.org/abs/2006.04088; Mansour et al., Three approaches for personalization, 2020 (HypCluster)
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, candidates
-from ..method import Exchange, Method, recipe
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
+from ..method import Average, Center, Everyone, Exchange, Method, Select, recipe
 from ..topology import Choice, Seeding
 
 
@@ -53,16 +49,10 @@ def ifca(
     """
     require(first in ("random", "clustered"), f"first must be random or clustered, got {first!r}")
     train = Train(**training)
-    exchange = Exchange(
-        learn=(train,),
-        topology=Choice(k, weighted, over_all=gradients),
-        select=select,
-        optimizer=center,
-        receives=candidates(k),
-        tells=("choice",),
-        unpack=(Choose(k),),
-    )
+    topology = Choice(k, weighted, over_all=gradients)
+    told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
+    exchange = Exchange((train,), topology, select, optimizer=center, **told)
     if first == "random":
         return Method.of("ifca", exchange)
-    seed = Exchange(learn=(replace(train, epochs=warm_up, steps=None),), topology=Seeding(k, weighted=weighted))
+    seed = Exchange((replace(train, epochs=warm_up, steps=None),), Seeding(k, weighted=weighted))
     return Method("ifca", ((1, (seed,)), (1, (exchange,))))

@@ -11,14 +11,9 @@ Held out:    `held_out=True` takes the outer loss on the half of a client's exam
 Reference:   Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv.org/abs/1703.03400
 """
 
-from __future__ import annotations
-
 from ..learn import Maml
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import SGD, Center
-from ..parts.select import Everyone, Select
-from ..topology import Star
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..parts.optimizer import SGD
 
 
 @recipe
@@ -34,7 +29,4 @@ def maml(
 ) -> Method:
     """MAML by Hessian-vector products; see `polycentric.learn.maml`."""
     learn = Maml(lr, steps, batch, held_out)
-    return Method.of(
-        "maml",
-        Exchange(learn=(learn,), topology=Star(equal=True), select=select, aggregate=aggregate, optimizer=center),
-    )
+    return Method.of("maml", Exchange((learn,), Star(equal=True), select, aggregate, center))

@@ -17,14 +17,11 @@ Reference:   Wang et al., MATCHA: speeding up decentralized SGD via matching dec
              https://arxiv.org/abs/1905.09435
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.select import Everyone, Select
+from ..method import Everyone, Exchange, Method, Select, recipe
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Matchings
 from ..topology.graphs.networks import Network, Ring
@@ -55,7 +52,6 @@ def matcha(
         disconnected: "allow" takes a graph in several parts, each of which agrees within itself only.
         cut: parameters that stay at home.
     """
-    require(budget > 0, f"budget must be in (0, 1], got {budget}; for no communication at all use nofed")
+    require(0 < budget <= 1, f"budget must be in (0, 1], got {budget}; for no communication at all use nofed")
     topology = Matchings(graph, budget, schedule, alpha, disconnected=disconnected)
-    learn = (Train(steps=steps, **training),)
-    return Method.of("matcha", Exchange(learn=learn, topology=topology, select=select), cut=cut)
+    return Method.of("matcha", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)

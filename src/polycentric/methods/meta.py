@@ -10,17 +10,12 @@ Reference:   Jiang et al., Improving federated learning personalization via mode
              https://arxiv.org/abs/1909.12488
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import Adam, Center, Momentum
-from ..parts.select import Everyone, Select
-from ..topology import Star
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..parts.optimizer import Adam, Momentum
 
 
 @recipe
@@ -37,14 +32,6 @@ def meta(
 ) -> Method:
     """`rounds` of FedAvg(`epochs`), then Reptile(`steps`); `training` are the other arguments of `Train`."""
     require(rounds >= 1, f"rounds of the first phase must be at least 1, got {rounds}; for Reptile alone use reptile")
-    average = Exchange(
-        learn=(Train(epochs=epochs, **training),), topology=Star(), select=select, aggregate=aggregate, optimizer=first
-    )
-    tune = Exchange(
-        learn=(Train(steps=steps, **training),),
-        topology=Star(equal=True),
-        select=select,
-        aggregate=aggregate,
-        optimizer=second,
-    )
+    average = Exchange((Train(epochs=epochs, **training),), Star(), select, aggregate, first)
+    tune = Exchange((Train(steps=steps, **training),), Star(equal=True), select, aggregate, second)
     return Method("meta", ((rounds, (average,)), (1, (tune,))))

@@ -14,13 +14,11 @@ Beware:      models are linear (--model logistic), inputs should have like scale
 Reference:   Smith et al., Federated multi-task learning, NeurIPS 2017, https://arxiv.org/abs/1705.10467
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from ..learn import Sdca
-from ..method import Exchange, Held, Method, recipe
-from ..parts.select import Everyone, Select, Stragglers
+from ..method import Everyone, Exchange, Held, Method, Select, recipe
+from ..parts.select import Stragglers
 from ..topology import Duals
 
 

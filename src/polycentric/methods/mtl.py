@@ -14,17 +14,13 @@ Reference:   Zhang and Yeung, A convex formulation for learning task relationshi
              et al., AISTATS 2017.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Exchange, Held, Method, recipe
+from ..method import Average, Center, Everyone, Exchange, Held, Method, Select, recipe
 from ..parts.objective import MultiTask, Ridge, Term
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
 from ..stacks.stack import LastLayer
 from ..topology import TaskStar
 
@@ -48,7 +44,7 @@ def mtl(
         strength, ridge, weight_decay: lambda_1 to lambda_3. eps: floor of the covariance's spectrum.
         equal: count every client the same instead of by its examples.
     """
-    require(0 <= weight_decay < math.inf, f"weight_decay must be a number from 0 up, got {weight_decay}")
+    require(0 <= weight_decay < math.inf, f"weight_decay must be >= 0, got {weight_decay}")
     train = Train(terms=(MultiTask(strength), Ridge(ridge, "task"), Ridge(weight_decay), *terms), **training)
     steep = train.lr * strength
     exchange = Exchange(

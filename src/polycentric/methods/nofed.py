@@ -7,17 +7,14 @@ The baseline that a federation must beat at every client, not only on average.
 Reduces to:  plain SGD at each client. In the picture `start = down @ centers`, both matrices are the identity.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.select import Everyone, Select
+from ..method import Everyone, Exchange, Method, Select, recipe
 from ..topology import Alone
 
 
 @recipe
 def nofed(*, select: Select = Everyone(), **training: Any) -> Method:
     """Training alone; `training` are the arguments of `Train`."""
-    return Method.of("nofed", Exchange(learn=(Train(**training),), topology=Alone(), select=select))
+    return Method.of("nofed", Exchange((Train(**training),), Alone(), select))

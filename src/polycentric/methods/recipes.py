@@ -4,8 +4,6 @@ A setting is reached by its name wherever it lives: `lr` of the clients' trainin
 the selection. Parts are written as the language has them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing

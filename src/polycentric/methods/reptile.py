@@ -11,16 +11,11 @@ Reduces to:  `fedavg` with steps = K and equal sizes, with center SGD(1); `feddi
 Reference:   Nichol et al., On first-order meta-learning algorithms, 2018, https://arxiv.org/abs/1803.02999
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Mean
-from ..parts.optimizer import SGD, Center
-from ..parts.select import Everyone, Select
-from ..topology import Star
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..parts.optimizer import SGD
 
 
 @recipe
@@ -33,11 +28,5 @@ def reptile(
     **training: Any,
 ) -> Method:
     """Reptile with `steps` local steps; `training` are the other arguments of `Train`."""
-    exchange = Exchange(
-        learn=(Train(steps=steps, **training),),
-        topology=Star(equal=True),
-        select=select,
-        aggregate=aggregate,
-        optimizer=center,
-    )
-    return Method.of("reptile", exchange)
+    train = Train(steps=steps, **training)
+    return Method.of("reptile", Exchange((train,), Star(equal=True), select, aggregate, center))

@@ -16,16 +16,12 @@ Reference:   Ghosh et al., Robust federated learning in a heterogeneous environm
              https://arxiv.org/abs/1906.06629
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Exchange, Method, recipe
-from ..parts.aggregate import Aggregate, Robust, TrimmedMean
-from ..parts.optimizer import Average, Center
-from ..parts.select import Everyone, Select
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Method, Select, recipe
+from ..parts.aggregate import Robust, TrimmedMean
 from ..topology import Clusters, TrimmedSeeding
 
 
@@ -59,8 +55,6 @@ def tkm(
     first = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
     centers = rule if isinstance(rule, Robust) else TrimmedMean(0.0)
     trimmed = TrimmedSeeding(k, restarts, iterations, seeding, rule=centers, outliers=beta)
-    alone = Exchange(learn=(first,), topology=trimmed, aggregate=rule)
-    together = Exchange(
-        learn=(train,), topology=Clusters(k, frozen=not moving), select=select, aggregate=rule, optimizer=center
-    )
+    alone = Exchange((first,), trimmed, aggregate=rule)
+    together = Exchange((train,), Clusters(k, frozen=not moving), select, rule, center)
     return Method("tkm", ((1, (alone,)), (1, (together,))))

@@ -8,8 +8,6 @@ A mean is linear: blocks add up, and no cohort is ever held whole. Median, trimm
 median and Krum are not: they keep every row and decide at the end (`whole`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +16,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import require, within
 from ..language import register
-from ..stacks.mixing import Heard, Mixing, Rest
+from ..stacks import Heard, Mixing
+from ..stacks.mixing import Rest
 from ..stacks.stack import to_device_of
 
 COLUMNS = 1 << 16  # coordinates sorted at once: bounds the memory of coordinate-wise rules
@@ -96,7 +95,7 @@ class Mean:
 
 
 class Robust(ABC):
-    """A rule that looks at all rows a center hears, without weights; a attacker cannot buy influence.
+    """A rule that looks at all rows a center hears, without weights; an attacker cannot buy influence.
 
     A row that holds a NaN or an infinity counts as not heard.
     """
@@ -181,7 +180,7 @@ class Krum(Robust):
 
     def __post_init__(self) -> None:
         require(0 <= self.attackers < 0.5, f"Krum.attackers must be in [0, 0.5), got {self.attackers}; try 0.1")
-        require(self.keep >= 1, f"Krum.keep must be at least 1, got {self.keep}")
+        within(self, keep=">= 1")
 
     def of(self, rows: Tensor) -> Tensor:
         """Krum of rows (n, width), as (width,)."""
@@ -214,7 +213,7 @@ class GeometricMedian(Robust):
     smooth: float = 1e-6
 
     def __post_init__(self) -> None:
-        require(self.iterations >= 1, f"GeometricMedian.iterations must be at least 1, got {self.iterations}")
+        within(self, iterations=">= 1")
         require(0 < self.smooth < 1, f"GeometricMedian.smooth must be in (0, 1), got {self.smooth}; try 1e-6")
 
     def of(self, rows: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ An attacker lies in everything that is mixed into the centers, in every exchange
 a larger share the attackers of a smaller one attack still. What honest clients send does not change by a bit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -21,9 +19,7 @@ from torch import Tensor
 from ..data import Split
 from ..errors import require
 from ..language import register
-from ..stacks import draw
-from ..stacks.cohort import Cohort
-from ..stacks.stack import Stacks
+from ..stacks import Cohort, Stacks, draw
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,13 @@
 and whatever else it received or keeps. A term can be added to every method that trains.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import require
+from ..errors import within
 from ..language import register
 from ..stacks.stack import Stacks
 
@@ -50,7 +48,7 @@ class Prox(Term):
     implicit: bool = False
 
     def __post_init__(self) -> None:
-        require(self.mu >= 0, f"Prox.mu must not be negative, got {self.mu}")
+        within(self, mu=">= 0")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """mu/2 |w - start|^2, unless the step is implicit."""
@@ -94,7 +92,7 @@ class Ridge(Term):
     name: str = "model"
 
     def __post_init__(self) -> None:
-        require(self.strength >= 0, f"Ridge.strength must not be negative, got {self.strength}")
+        within(self, strength=">= 0")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """Nothing where the strength is zero."""
@@ -114,7 +112,7 @@ class MultiTask(Term):
     strength: float
 
     def __post_init__(self) -> None:
-        require(self.strength >= 0, f"MultiTask.strength must not be negative, got {self.strength}")
+        within(self, strength=">= 0")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """Quadratic in the own task, linear in the others'."""
@@ -143,7 +141,7 @@ class Curvature(Term):
     implicit: bool = False
 
     def __post_init__(self) -> None:
-        require(self.strength >= 0, f"Curvature.strength must not be negative, got {self.strength}")
+        within(self, strength=">= 0")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """Quadratic in the model, with a diagonal curvature; nothing if the step is implicit."""

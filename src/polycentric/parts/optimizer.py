@@ -11,8 +11,6 @@ Moments of a center are stacks at the center (`velocity`, `first`, ...): they gr
 checkpointed with it. A center that heard nobody does not move, and neither do its moments.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +19,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import within
 from ..language import register
-from ..stacks.mixing import Heard
-from ..stacks.stack import Stacks, to_device_of
+from ..stacks import Heard, Stacks
+from ..stacks.stack import to_device_of
 
 
 class Update(NamedTuple):
@@ -80,7 +78,7 @@ class SGD(Rule):
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"SGD.lr must not be negative, got {self.lr}")
+        within(self, lr=">= 0")
 
     def moments(self, like: Tensor) -> Stacks:
         """None."""
@@ -99,8 +97,7 @@ class Momentum(Rule):
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"Momentum.lr must not be negative, got {self.lr}")
-        require(0 <= self.beta < 1, f"Momentum.beta must be in [0, 1), got {self.beta}")
+        within(self, lr=">= 0", beta="[0, 1)")
 
     def moments(self, like: Tensor) -> Stacks:
         """A velocity of zero."""
@@ -125,10 +122,7 @@ class Adam(Rule):
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"Adam.lr must not be negative, got {self.lr}")
-        for name in ("beta1", "beta2"):
-            require(0 <= getattr(self, name) < 1, f"Adam.{name} must be in [0, 1), got {getattr(self, name)}")
-        require(self.eps > 0, f"Adam.eps must be positive, got {self.eps}")
+        within(self, lr=">= 0", beta1="[0, 1)", beta2="[0, 1)", eps="> 0")
 
     def moments(self, like: Tensor) -> Stacks:
         """Zero, and a count of steps for every model."""

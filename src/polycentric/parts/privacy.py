@@ -4,74 +4,54 @@ A privacy part must cover every name that leaves a client; an exchange that send
 refused when it is built.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import require, within
 from ..language import register
-from ..stacks.cohort import Cohort
+from ..stacks import Cohort, Heard, Mixing, Stacks
 from ..stacks.draw import normal
-from ..stacks.mixing import Heard, Mixing
-from ..stacks.stack import Stacks
 
 COLUMNS = 1 << 15  # numbers of a row drawn, or widened to float64, at once
 Ups = Callable[[Cohort, str], Mixing]
 
 
-class Privacy(Protocol):
-    """The two sides of a mechanism."""
+@dataclass(frozen=True)
+class Privacy:
+    """The two sides of a mechanism; by default neither does anything, and nothing is promised."""
 
     @property
     def covers(self) -> tuple[str, ...] | None:
         """Names it protects; None: nothing is promised."""
-
-    @property
-    def rho(self) -> float:
-        """What an exchange costs, in zero-concentrated differential privacy; infinite: nothing is promised."""
-
-    def at_clients(self, rows: Stacks) -> Stacks:
-        """Before anything leaves: clip."""
-
-    def at_centers(
-        self, heard: dict[str, Heard], centers: Stacks, up: Ups, everyone: Cohort, arrived: Cohort
-    ) -> dict[str, Heard]:
-        """Before a center looks: noise. `up(who, name)` are the weights of some clients; `everyone` might have come."""
-
-
-@dataclass(frozen=True)
-class NoPrivacy:
-    """Models travel as they are."""
-
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """Nothing is promised."""
         return None
 
     @property
     def rho(self) -> float:
-        """Nothing is promised."""
+        """What an exchange costs, in zero-concentrated differential privacy; infinite: nothing is promised."""
         return math.inf
 
     def at_clients(self, rows: Stacks) -> Stacks:
-        """As they are."""
+        """Before anything leaves: clip."""
         return rows
 
     def at_centers(
         self, heard: dict[str, Heard], centers: Stacks, up: Ups, everyone: Cohort, arrived: Cohort
     ) -> dict[str, Heard]:
-        """As heard."""
+        """Before a center looks: noise. `up(who, name)` are the weights of some clients; `everyone` might have come."""
         return heard
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class NoPrivacy(Privacy):
+    """Models travel as they are."""
+
+
+@dataclass(frozen=True)
+class Gaussian(Privacy):
     """Client-level differential privacy by centers that can be trusted: clipped updates, and noise on every mean.
 
         client k:   D_k    <-  (w_k - start) min(1, C / |w_k - start|)
@@ -100,12 +80,9 @@ class Gaussian:
     noise: float
 
     def __post_init__(self) -> None:
-        require(self.clip > 0, f"Gaussian.clip must be positive, got {self.clip}")
-        require(0 <= self.noise < math.inf, f"Gaussian.noise must be a number from 0 up, got {self.noise}")
-        require(
-            not self.noise or self.clip < math.inf,
-            "noise without a bound on what it hides promises nothing: give Gaussian a finite clip",
-        )
+        within(self, clip="> 0", noise="[0, inf)")
+        finite = not self.noise or self.clip < math.inf
+        require(finite, "noise without a bound on what it hides promises nothing: give Gaussian a finite clip")
 
     @property
     def covers(self) -> tuple[str, ...] | None:

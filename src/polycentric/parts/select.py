@@ -6,18 +6,17 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import require, within
 from ..language import register
 from ..learn import Learner, Value
-from ..stacks.cohort import Cohort
+from ..stacks import Cohort, Stacks, View
 from ..stacks.draw import smallest, some_of, uniform
-from ..stacks.stack import Stacks
-from ..stacks.view import View
 
 MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
 FEW = 20  # of very many, one in so many or fewer: a permutation of more takes longer than a draw for everyone
@@ -61,6 +60,12 @@ class Select(ABC):
         return {}
 
 
+def _warn_of_few(wanted: int, everyone: Cohort) -> None:
+    if wanted > len(everyone):
+        there = f"but only {len(everyone)} have data: all of them take part"
+        warnings.warn(f"{wanted} clients a round were asked for, {there}", stacklevel=3)
+
+
 @dataclass(frozen=True)
 class Everyone(Select):
     """All clients that have data, every time."""
@@ -82,21 +87,14 @@ class Uniform(Select):
     share: float | None = None
 
     def __post_init__(self) -> None:
-        require(
-            (self.n is None) != (self.share is None),
-            "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)",
-        )
-        require(self.n is None or self.n >= 1, f"Uniform.n must be at least 1, got {self.n}")
-        require(self.share is None or 0 < self.share <= 1, f"Uniform.share must be in (0, 1], got {self.share}")
+        one = (self.n is None) != (self.share is None)
+        require(one, "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)")
+        within(self, n=">= 1", share="(0, 1]")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The clients with the smallest draws, in order of their numbers; of very many, some by a permutation."""
         wanted = self.n if self.n is not None else max(1, round((self.share or 0) * len(everyone)))
-        if wanted > len(everyone):
-            warnings.warn(
-                f"{wanted} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
-                stacklevel=2,
-            )
+        _warn_of_few(wanted, everyone)
         if len(everyone) > MANY and wanted * FEW <= len(everyone):
             return everyone[some_of(len(everyone), wanted, *everyone.key, "select")]
         return everyone[smallest(wanted, *everyone.key, "select", everyone.index)]
@@ -109,7 +107,7 @@ class Poisson(Select):
     rate: float
 
     def __post_init__(self) -> None:
-        require(0 < self.rate <= 1, f"Poisson.rate must be in (0, 1], got {self.rate}")
+        within(self, rate="(0, 1]")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """A coin for every client."""
@@ -132,7 +130,7 @@ class Churn(Select):
     rounds: float = 5.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.away < 1, f"Churn.away is a share of the clients in [0, 1), got {self.away}")
+        within(self, away="[0, 1)")
         least = 1 / (1 - self.away)
         require(
             least <= self.rounds * (1 + 1e-9) and self.rounds < math.inf,
@@ -189,10 +187,7 @@ class Active(Select):
     weigh: bool = False
 
     def __post_init__(self) -> None:
-        require(self.n >= 1, f"Active.n must be at least 1, got {self.n}")
-        require(0 <= self.ignore < 1, f"Active.ignore must be in [0, 1), got {self.ignore}")
-        require(0 <= self.sharpness < math.inf, f"Active.sharpness must not be negative, got {self.sharpness}")
-        require(0 <= self.explore <= 1, f"Active.explore must be in [0, 1], got {self.explore}")
+        within(self, n=">= 1", ignore="[0, 1)", sharpness="[0, inf)", explore="[0, 1]")
 
     @property
     def learn(self) -> tuple[Learner, ...]:
@@ -229,11 +224,7 @@ class Active(Select):
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Most by value, some at random."""
         n = min(self.n, len(everyone))
-        if self.n > len(everyone):
-            warnings.warn(
-                f"{self.n} clients a round were asked for, but only {len(everyone)} have data: all of them take part",
-                stacklevel=2,
-            )
+        _warn_of_few(self.n, everyone)
         score = self.scores(memory, everyone)
         race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
         by_value = race.argsort(descending=True, stable=True)[: round((1 - self.explore) * n)]
@@ -261,41 +252,22 @@ class Active(Select):
         return torch.where(known, score, first)
 
 
+def inner(name: str) -> Any:
+    """An attribute that is the one of the inner part `of`."""
+    return property(attrgetter(f"of.{name}"))
+
+
 class Around(Select):
     """A selection around another one, `of`: what that one asks, is told and remembers goes through."""
 
     of: Select
+    learn, tells = inner("learn"), inner("tells")
+    remembers, note, missed, shows = inner("remembers"), inner("note"), inner("missed"), inner("shows")
 
     def fitted(self, topology: Any) -> Select:
         """The inner selection for a topology."""
-        inner = self.of.fitted(topology)
-        return self if inner is self.of else replace(self, of=inner)  # type: ignore[type-var]
-
-    def remembers(self, n_clients: int) -> Stacks:
-        """What the inner selection remembers."""
-        return self.of.remembers(n_clients)
-
-    def note(self, cohort: Cohort, sent: Stacks) -> Stacks:
-        """What the inner selection notes."""
-        return self.of.note(cohort, sent)
-
-    def missed(self, cohort: Cohort) -> Stacks:
-        """What the inner selection makes of it."""
-        return self.of.missed(cohort)
-
-    def shows(self, view: View) -> dict[str, float]:
-        """What the inner selection shows."""
-        return self.of.shows(view)
-
-    @property
-    def learn(self) -> tuple[Learner, ...]:
-        """What the inner selection wants."""
-        return self.of.learn
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """What the inner selection is told."""
-        return self.of.tells
+        of = self.of.fitted(topology)
+        return self if of is self.of else replace(self, of=of)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -312,8 +284,7 @@ class Stragglers(Around):
     least: float = 0.0  # of the work, that even the slowest does (MOCHA: 0.1)
 
     def __post_init__(self) -> None:
-        require(0 <= self.share <= 1, f"Stragglers.share must be in [0, 1], got {self.share}")
-        require(0 <= self.least <= 1, f"Stragglers.least must be in [0, 1], got {self.least}")
+        within(self, share="[0, 1]", least="[0, 1]")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The inner cohort, slowed down."""

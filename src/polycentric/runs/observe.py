@@ -25,7 +25,7 @@ from ..method import Exchange, Method, State
 from ..round import Trip
 from ..simulate.clients import Simulation
 from ..stacks.stack import Stacks
-from ..stacks.view import View
+from ..stacks.cohort import View
 from .checkpoint import Tally
 from .evaluate import average, consensus, disagreement, dissimilarity, evaluate
 from .metrics import Scores

@@ -1,4 +1,4 @@
-"""A cohort: some clients in one exchange, and the key of everything random that happens to them."""
+"""A cohort: some clients in one exchange, and the key of everything random that happens to them; a look at a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from .stack import Stacks
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,3 +66,16 @@ class Cohort:
             effort=torch.cat([part.effort for part in parts]),
             count=None if all(part.count is None for part in parts) else torch.cat([part.counts for part in parts]),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """All that the numbers beside the scores are made of."""
+
+    round: int  # rounds finished
+    memory: Stacks  # what the parts remember
+    centers: Stacks  # (centers, width)
+    before: Stacks | None  # the memory before the last round; None: there was none, or it is over
+    trains: Tensor  # (clients,) bool: has examples and is not held out
+    honest: Tensor  # (clients,) bool: does not attack
+    group: Tensor | None  # (clients,) the known groups, where there are any

@@ -10,8 +10,6 @@ The hash is splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number 
 on wrapping 64-bit integers: the same bits on every device.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 from torch.sparse import check_sparse_tensor_invariants
 
-from ..errors import UsageError
+from ..errors import UsageError, require, within
 from .stack import to_device_of
 
 Rest = Literal["share", "keep", "none"]
@@ -74,13 +74,10 @@ class Mixing:
     rest: Rest = "share"
     of: str | None = None  # name of the stack it reads, when that is not its own
 
-    # -- building, checked ---------------------------------------------------------------------------------
-
     @staticmethod
     def dense(weights: Tensor, rest: Rest = "share", of: str | None = None) -> Mixing:
         """Any matrix (receivers, senders)."""
-        if weights.dim() != 2:
-            raise UsageError(f"a Mixing is receivers x senders, got a tensor of shape {tuple(weights.shape)}")
+        require(weights.dim() == 2, f"a Mixing is receivers x senders, got a tensor of shape {tuple(weights.shape)}")
         return Mixing("dense", (weights.shape[0], weights.shape[1]), weights.double().cpu(), rest=rest, of=of)
 
     @staticmethod
@@ -111,10 +108,9 @@ class Mixing:
         return Mixing("scatter", (n_receivers, len(index)), weight.double(), index, columns, rest)
 
     def __post_init__(self) -> None:
-        if self.rest not in ("share", "keep", "none"):
-            raise UsageError(f"Mixing.rest must be 'share', 'keep' or 'none', got {self.rest!r}")
-        if not bool(self.weight.isfinite().all()):
-            raise UsageError("a Mixing has a weight that is NaN or infinite: look for a division by zero")
+        within(self, rest=("share", "keep", "none"))
+        finite = bool(self.weight.isfinite().all())
+        require(finite, "a Mixing has a weight that is NaN or infinite: look for a division by zero")
         if self.receiver is not None and self.sender is not None:
             _check_indices("receiver", self.receiver, self.shape[0])
             _check_indices("sender", self.sender, self.shape[1])
@@ -123,8 +119,6 @@ class Mixing:
                 "a Mixing that shares has a negative weight, so its rows are not means; "
                 "use rest='keep' if the weights are meant (MATCHA's are)"
             )
-
-    # -- looking -------------------------------------------------------------------------------------------
 
     @cached_property
     def total(self) -> Tensor:
@@ -149,12 +143,10 @@ class Mixing:
         flat = self.receiver * self.shape[1] + self.sender
         return self.weight.new_zeros(self.shape[0] * self.shape[1]).index_add_(0, flat, self.weight).view(self.shape)
 
-    @property
-    def reach(self) -> float:
-        """Largest column norm: how far one sender moves all receivers together."""
-        _, sender, weight = self.links
-        squares = weight.new_zeros(self.shape[1]).index_add_(0, sender, weight.square())
-        return float(squares.max().sqrt()) if self.shape[1] else 0.0
+    def to_csr(self) -> Any:
+        """The matrix (receivers, senders) as scipy's sparse rows."""
+        receiver, sender, weight = self.links
+        return coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=self.shape).tocsr()
 
     def __str__(self) -> str:
         receivers, senders = self.shape
@@ -162,8 +154,6 @@ class Mixing:
         if receivers > 12 or senders > 12:
             return f"{head}, {len(self.links.weight)} links"
         return "\n".join([head, *(" ".join(f"{w:7.4g}" for w in row) for row in self.to_dense().tolist())])
-
-    # -- mixing --------------------------------------------------------------------------------------------
 
     @overload
     def __matmul__(self, other: Tensor) -> Tensor: ...
@@ -183,10 +173,7 @@ class Mixing:
         )
         if rest == "share" and bool((mine.weight < 0).any() or (other.weight < 0).any()):
             rest = "keep"  # complete rows with negative entries: a product of gossip steps
-        a, b = mine.links, other._settled(empty_rows=True).links
-        left = coo_array((a.weight, (a.receiver, a.sender)), shape=self.shape).tocsr()
-        right = coo_array((b.weight, (b.receiver, b.sender)), shape=other.shape).tocsr()
-        both = (left @ right).tocoo()
+        both = (mine.to_csr() @ other._settled(empty_rows=True).to_csr()).tocoo()
         index, weight = torch.as_tensor(np.stack([both.row, both.col])), torch.as_tensor(both.data)
         product = Mixing.sparse(index[0], index[1], weight, (self.shape[0], other.shape[1]), rest)
         return product if "sparse" in (self.form, other.form) else Mixing.dense(product.to_dense(), rest)
@@ -266,29 +253,17 @@ class Mixing:
         return replace(self, weight=self.weight / by)
 
 
-def stationary(mixing: Mixing) -> Tensor:
-    """The vector pi with pi^T A = pi^T: whose models the consensus is made of. A must be square.
-
-    A mixing whose columns do not sum to one moves towards the pi-weighted mean, not towards the mean.
-    """
-    matrix = mixing._settled().to_dense()
-    values, vectors = torch.linalg.eig(matrix.T)
-    leading: Tensor = vectors[:, (values - 1).abs().argmin()].real
-    return leading / leading.sum()
-
-
 def _check_lengths(receiver: Tensor, sender: Tensor, weight: Tensor) -> None:
-    if not len(receiver) == len(sender) == len(weight):
-        raise UsageError(
-            f"a Mixing has {len(receiver)} receivers, {len(sender)} senders and {len(weight)} weights in its links; "
-            "every link has one of each"
-        )
+    require(
+        len(receiver) == len(sender) == len(weight),
+        f"a Mixing has {len(receiver)} receivers, {len(sender)} senders and {len(weight)} weights in its links; "
+        "every link has one of each",
+    )
 
 
 def _check_indices(what: str, index: Tensor, n: int) -> None:
     if not len(index):
         return
     low, high = (int(end) for end in torch.aminmax(index))
-    if low < 0 or high >= n:
-        bad = high if high >= n else low
-        raise UsageError(f"a Mixing names {what} {bad}, but there are only {n} (0 to {n - 1})")
+    bad = high if high >= n else low
+    require(0 <= bad < n, f"a Mixing names {what} {bad}, but there are only {n} (0 to {n - 1})")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ..errors import UsageError
+from ..errors import require
 from ..language import register
 
 Stacks = dict[str, Tensor]  # name -> (rows, width)
@@ -86,8 +86,7 @@ class Layout:
             for name, size, end in zip(self.names, self.sizes, ends, strict=True)
             if any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns)
         )
-        if not found:
-            raise UsageError(f"no parameter matches features='{features}'; the model has {', '.join(self.names)}")
+        require(bool(found), f"no parameter matches features='{features}'; the model has {', '.join(self.names)}")
         return found
 
     def only(self, names: Iterable[str]) -> Layout:
@@ -108,19 +107,15 @@ class Cut:
     patterns: Mapping[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        if "model" in self.patterns:
-            raise UsageError("a Cut cannot name 'model': that is what no other name takes")
+        require("model" not in self.patterns, "a Cut cannot name 'model': that is what no other name takes")
 
     def layouts(self, whole: Layout) -> dict[str, Layout]:
         """The layout of every name; together they hold each parameter exactly once."""
         left, out = list(whole.names), {}
         for name, patterns in self.patterns.items():
             taken = [n for n in left if any(fnmatch.fnmatchcase(n, p) for p in patterns)]
-            if not taken:
-                raise UsageError(
-                    f"no parameter matches {' or '.join(map(repr, patterns))} for '{name}'; "
-                    f"the model has {', '.join(whole.names)}"
-                )
+            there = f"the model has {', '.join(whole.names)}"
+            require(bool(taken), f"no parameter matches {' or '.join(map(repr, patterns))} for '{name}'; {there}")
             left = [n for n in left if n not in taken]
             out[name] = whole.only(taken)
         return {"model": whole.only(left)} | out
@@ -155,8 +150,7 @@ def KeepPrivate(*patterns: str) -> Cut:
     `KeepPrivate("conv*")` keeps the convolutions at home and shares the head; `KeepPrivate("*")` shares
     nothing, which is training alone.
     """
-    if not patterns:
-        raise UsageError("KeepPrivate needs a pattern of parameter names, for example KeepPrivate('conv*')")
+    require(bool(patterns), "KeepPrivate needs a pattern of parameter names, for example KeepPrivate('conv*')")
     return Cut({"private": patterns})
 
 

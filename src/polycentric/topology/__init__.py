@@ -14,51 +14,29 @@ A client's model is always `down @ centers`; from one round to the next clients 
     Alone   up  the identity, down the identity                                                   .   .  1/3 2/3
 """
 
-from .base import Topology
-from .cells.hierarchy import TwoLevel
-from .cells.several_models import CellClusters
-from .cells.weights import Cells
-from .clusters.assignment import Clusters
-from .clusters.candidates import Choice
-from .clusters.distances import inner_products, squared_distances
-from .clusters.newcomers import NewcomerAssignment, Newcomers
-from .clusters.seeding import Seeding
-from .clusters.splitting import Splitting, bipartition, similarities
-from .clusters.trimmed import TrimmedSeeding
-from .graphs.gossip import Gossip, Graph, Peers, metropolis, present, weights_for
-from .graphs.matchings import Matchings
-from .heads.duals import Duals
-from .heads.related import TaskGraph, TaskStar
-from .star import Alone, Star
-from .wires import Wires
-
-__all__ = [
-    "Alone",
-    "CellClusters",
-    "Cells",
-    "Choice",
-    "Clusters",
-    "Duals",
-    "Gossip",
-    "Graph",
-    "Matchings",
-    "NewcomerAssignment",
-    "Newcomers",
-    "Peers",
-    "Seeding",
-    "Splitting",
-    "Star",
-    "TaskGraph",
-    "TaskStar",
-    "Topology",
-    "TrimmedSeeding",
-    "TwoLevel",
-    "Wires",
-    "bipartition",
-    "inner_products",
-    "metropolis",
-    "present",
-    "similarities",
-    "squared_distances",
-    "weights_for",
-]
+from .base import Topology as Topology
+from .base import Wires as Wires
+from .cells.edges import CellClusters as CellClusters
+from .cells.edges import Cells as Cells
+from .cells.edges import TwoLevel as TwoLevel
+from .clusters.candidates import Choice as Choice
+from .clusters.candidates import NewcomerAssignment as NewcomerAssignment
+from .clusters.candidates import Newcomers as Newcomers
+from .clusters.clustered import Clusters as Clusters
+from .clusters.clustered import inner_products as inner_products
+from .clusters.clustered import squared_distances as squared_distances
+from .clusters.seeding import Seeding as Seeding
+from .clusters.seeding import TrimmedSeeding as TrimmedSeeding
+from .clusters.splitting import Splitting as Splitting
+from .clusters.splitting import bipartition as bipartition
+from .clusters.splitting import similarities as similarities
+from .graphs.gossip import Gossip as Gossip
+from .graphs.gossip import Graph as Graph
+from .graphs.gossip import metropolis as metropolis
+from .graphs.gossip import weights_for as weights_for
+from .graphs.matchings import Matchings as Matchings
+from .heads.related import Duals as Duals
+from .heads.related import TaskGraph as TaskGraph
+from .heads.related import TaskStar as TaskStar
+from .star import Alone as Alone
+from .star import Star as Star

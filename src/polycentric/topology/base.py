@@ -1,23 +1,64 @@
-"""What every topology says: four verbs, what it remembers, and what is worth telling of it.
-
-What only a clock asks stands apart, in `Topology.wires`.
-"""
+"""What every topology says: four verbs, what it remembers, what is worth telling of it, and what a clock asks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
-from ..stacks.cohort import Cohort
-from ..stacks.mixing import Mixing
-from ..stacks.stack import Layout, Stacks
-from ..stacks.view import View
-from .wires import Wires
+from ..stacks import Cohort, Layout, Links, Mixing, Stacks, View
 
 if TYPE_CHECKING:
     from .cells.coverage import Geometry
+
+Direction = Literal["down", "up"]
+
+
+@dataclass(frozen=True)
+class Wires:
+    """By default a row on every link, one far machine with all centers, all links at once, and no cloud."""
+
+    at_home: bool = False  # True: every center is on its client's machine
+    near = False  # True: centers are edges close to their clients; False: somewhere far, in a cloud
+
+    def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """The messages a mixing of `name` needs on its way, (receiver, sender, numbers)."""
+        receiver, sender, weight = mixing.links
+        return Links(receiver, sender, torch.full_like(weight, width))
+
+    def machine_of(self, center: Tensor) -> Tensor:
+        """On which machine every center is: its edge, its client, or the one that has them all."""
+        return center if self.near or self.at_home else torch.zeros_like(center)
+
+    def metres(self, cohort: Cohort, client: Tensor, edge: Tensor, mean: float) -> Tensor | None:
+        """How far clients are from edges in the cohort's round, pair by pair; None: nobody knows.
+
+        `mean`: metres on average, where there is a map without metres.
+        """
+        return None
+
+    def turns(self, memory: Stacks, cohort: Cohort) -> int | None:
+        """How many times clients talk one after another, such as the matchings in use; None: all links at once."""
+        return None
+
+    def meets_cloud(self, round: int) -> bool:
+        """Whether centers talk to a cloud above them at the end of this round."""
+        return False
+
+
+def nothing(mixing: Mixing) -> Links:
+    """No message: what is mixed has come with something else."""
+    none = mixing.links.receiver[:0]
+    return Links(none, none, none.double())
+
+
+def one_row_each(cohort: Cohort, width: int) -> Links:
+    """A row from the center of every client to it: the center adds up before it sends."""
+    every = torch.arange(len(cohort))
+    return Links(every, cohort.index, torch.full((len(cohort),), float(width), dtype=torch.float64))
 
 
 class Topology(ABC):
@@ -28,6 +69,7 @@ class Topology(ABC):
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
     reads_updates: bool = False  # True: who belongs where is found from what clients send
+    line: str = ""  # who averages with whom, where that can be said without knowing the clients
 
     @property
     def geometry(self) -> Geometry | None:
@@ -39,11 +81,9 @@ class Topology(ABC):
         """What a clock asks."""
         return Wires(self.at_home)
 
-    # -- what is there ---------------------------------------------------------------------------------------
-
-    @abstractmethod
     def n_centers(self, n_clients: int) -> int:
-        """How many models persist when the run begins."""
+        """How many models persist when the run begins; by default one, or one at the home of each client."""
+        return n_clients if self.at_home else 1
 
     def n_rows(self, n_clients: int, name: str) -> int:
         """How many rows the stack `name` has at the centers; by default one for each center."""
@@ -57,11 +97,14 @@ class Topology(ABC):
         """What the topology must remember from round to round, as it is at the beginning; nobody else reads it."""
         return {}
 
-    # -- the four verbs --------------------------------------------------------------------------------------
-
-    @abstractmethod
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """(cohort, centers): what every client receives of the stack `name`."""
+        """(cohort, centers): what every client receives of `name`; by default from its home, or the one center.
+
+        Rows of the identity, or a column of ones.
+        """
+        if self.at_home:
+            return Mixing.gather(cohort.index, cohort.n_clients)
+        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Rows of memory (cohort, ...): where these clients belong now. Who looks at `sent` says `reads_updates`."""
@@ -74,8 +117,6 @@ class Topology(ABC):
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """What the centers do among themselves after they have stepped."""
         return memory, centers
-
-    # -- what is worth telling -------------------------------------------------------------------------------
 
     def shows(self, view: View) -> dict[str, float]:
         """What is worth looking at beside the scores, by name."""
@@ -95,7 +136,7 @@ class Topology(ABC):
 
     def words(self, n_clients: int) -> str:
         """Who averages with whom, in a line."""
-        return type(self).__name__
+        return self.line or type(self).__name__
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """What is known of so many clients before anything is learned: of a graph, or of edges and their cells."""

@@ -1,15 +1,11 @@
 """One center, or none and nobody to talk to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
 
-from ..errors import require
-from ..stacks.cohort import Cohort
-from ..stacks.mixing import Mixing
-from ..stacks.stack import Stacks
+from ..errors import within
+from ..stacks import Cohort, Mixing, Stacks
 from .base import Topology
 
 
@@ -26,18 +22,7 @@ class Star(Topology):
     denominator: float | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.denominator is None or self.denominator > 0,
-            f"Star.denominator must be positive, got {self.denominator}",
-        )
-
-    def n_centers(self, n_clients: int) -> int:
-        """One."""
-        return 1
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """A column of ones."""
-        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
+        within(self, denominator="> 0")
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One row: by data size, equal, or over a fixed denominator."""
@@ -58,19 +43,8 @@ class Alone(Topology):
     """Every client is its own center and hears nobody else: training alone, `down @ up` is the identity."""
 
     at_home = True
-
-    def n_centers(self, n_clients: int) -> int:
-        """One for each client."""
-        return n_clients
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Rows of the identity."""
-        return Mixing.gather(cohort.index, cohort.n_clients)
+    line = "no center: every client by itself"
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Columns of the identity."""
         return Mixing.scatter(cohort.index, cohort.n_clients)
-
-    def words(self, n_clients: int) -> str:
-        """Nobody."""
-        return "no center: every client by itself"

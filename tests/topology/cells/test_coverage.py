@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from polycentric import CellMap, CellRegions, CellTable, Overlap, RingCells, UsageError
 from polycentric.topology.cells.coverage import covered
-from polycentric.topology.cells.fill import shared
-from polycentric.topology.cells.geometries import geometry
+from polycentric.topology.cells.shapes import shared
+from polycentric.topology.cells.given import geometry
 from polycentric.topology.cells.shapes import Attached
-from polycentric.topology.cells.tables import GivenCells
+from polycentric.topology.cells.given import GivenCells
 from support import valid
 
 LAW = settings(max_examples=40)
@@ -209,9 +209,9 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
         (lambda: CellRegions("0;10"), "CellRegions takes EDGES:CLIENTS such as 0:10 or 0+1:5, got '0;10'"),
         (lambda: CellRegions(""), "CellRegions has no clients"),
         (lambda: CellMap(0), "CellMap.edges must be from 1"),
-        (lambda: CellMap(4, radius=-1), "CellMap.radius must be a positive number, got -1"),
-        (lambda: CellMap(4, metres=0), "CellMap.metres must be a positive number, got 0"),
-        (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be a number from 0 up, got nan"),
+        (lambda: CellMap(4, radius=-1), "CellMap.radius must be in (0, inf), got -1"),
+        (lambda: CellMap(4, metres=0), "CellMap.metres must be in (0, inf), got 0"),
+        (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be in [0, inf), got nan"),
     ],
 )
 def test_a_mistake_is_named(build, message):

@@ -37,7 +37,7 @@ from polycentric.runs.start import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.networks import MATCHA_16, Matched, Network, graph_for
-from polycentric.topology.graphs.spectra import doubly_stochastic
+from polycentric.topology.graphs.gossip import doubly_stochastic
 from support import everyone, model, small
 
 ALL = [
@@ -135,7 +135,7 @@ REFUSED = {
     "shared client": (lambda: Matched((((0, 1), (1, 2)),)), "matching 0 has two edges that share a client"),
     "edge twice": (lambda: Matched((((0, 1),), ((1, 0),))), "an edge is in two matchings"),
     "steps": (lambda: dpsgd(steps=0), "steps must be at least 1, got 0"),
-    "away": (lambda: Churn(away=1.0), "Churn.away is a share of the clients in [0, 1), got 1.0"),
+    "away": (lambda: Churn(away=1.0), "Churn.away must be in [0, 1), got 1.0"),
     "too short": (lambda: Churn(away=0.5, rounds=1), "Churn.rounds must be at least 1 / (1 - away) = 2"),
 }  # fmt: skip
 

@@ -9,16 +9,16 @@ from scipy.linalg import sqrtm
 from torch import Tensor
 
 from polycentric import metropolis
-from polycentric.topology.heads.covariance import Sets, cov_and_prec, floored, steepest
+from polycentric.topology.heads.covariance import TaskSets, cov_and_prec, floored, steepest
 
 
 def tasks(n: int, width: int = 7, seed: int = 0) -> Tensor:
     return torch.randn(n, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def sets_of(graph: networkx.Graph) -> Sets:
+def sets_of(graph: networkx.Graph) -> TaskSets:
     receiver, sender, _ = metropolis(graph, "allow").links
-    return Sets.closed(receiver, sender, graph.number_of_nodes())
+    return TaskSets.closed(receiver, sender, graph.number_of_nodes())
 
 
 GRAPHS = {
@@ -32,7 +32,7 @@ GRAPHS = {
 every_graph = pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 
 
-def lifted(sets: Sets, flat: Tensor, j: int) -> Tensor:
+def lifted(sets: TaskSets, flat: Tensor, j: int) -> Tensor:
     """E_j Omega_j E_j^T, dense: the slow and plain way."""
     who = sets.members[sets.offset[j] : sets.offset[j + 1]]
     out = torch.zeros(sets.n, sets.n, dtype=torch.float64)
@@ -185,7 +185,7 @@ def test_memory_is_linear_in_the_squares_of_the_neighbourhoods() -> None:
 # -- the penalty ---------------------------------------------------------------------------------------------
 
 
-def dense(sets: Sets, links: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def dense(sets: TaskSets, links: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     out = torch.zeros(sets.n, sets.n, dtype=torch.float64)
     out.index_put_(links[:2], links[2], accumulate=True)
     return out

@@ -18,7 +18,7 @@ from ...method import State
 from ...runs.loop import Run, trainer_of
 from ...stacks.draw import uniform
 from ...topology import inner_products
-from ...topology.clusters.agreement import agreement, shared_information
+from ...topology.clusters.clustered import agreement, shared_information
 from .distances import Floats, Ints
 
 

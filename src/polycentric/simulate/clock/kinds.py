@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import require
 from ...language import register
 from ...stacks.draw import normal, uniform
-from ...topology.wires import Direction
+from ...topology.base import Direction
 from .seconds import Clock
 from .traffic import Hops, Load, Pairs
 

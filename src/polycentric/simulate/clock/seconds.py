@@ -34,7 +34,7 @@ from ...errors import require
 from ...method import Exchange, Method, State
 from ...round import Answer, Clients, Trip
 from ...stacks.cohort import Cohort
-from ...topology.wires import Direction
+from ...topology.base import Direction
 from .traffic import Hops, Load, Pairs, largest
 
 

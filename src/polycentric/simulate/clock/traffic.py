@@ -19,7 +19,7 @@ from ...method import Exchange, State
 from ...round import Trip
 from ...stacks.cohort import Cohort
 from ...stacks.mixing import Links, Mixing
-from ...topology.wires import Direction
+from ...topology.base import Direction
 
 
 @dataclass(frozen=True)

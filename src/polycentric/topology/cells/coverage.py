@@ -43,9 +43,7 @@ class Coverage:
     @staticmethod
     def of(edge: Tensor, client: Tensor, n_edges: int, n_clients: int) -> Coverage:
         """Pairs in any order, every one once; a client that nobody covers is refused."""
-        require(
-            len(edge) <= MOST_LINKS, f"the cells have {len(edge):,} pairs of edge and client; {MOST_LINKS:,} is most"
-        )
+        require(len(edge) <= MOST_LINKS, f"the cells have {len(edge):,} pairs of edge and client, above {MOST_LINKS:,}")
         pair = torch.unique(client.long() * n_edges + edge.long())
         made = Coverage(pair % max(n_edges, 1), pair // max(n_edges, 1), n_edges, n_clients)
         lost = (made.covers == 0).nonzero()[:, 0]

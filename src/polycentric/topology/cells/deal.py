@@ -1,7 +1,5 @@
 """Data dealt by cells: edges that see classes of their own, and clients that see some of them."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from ...errors import require
 from ...language import register
 from ...stacks import draw
 from .coverage import Geometry, covered
-from .geometries import geometry
+from .given import geometry
 from .shapes import Attached, Overlap
 
 

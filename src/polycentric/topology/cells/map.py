@@ -13,11 +13,11 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from ...errors import UsageError, require
+from ...errors import UsageError, require, within
 from ...language import register
 from ...stacks.draw import uniform
 from .coverage import MOST_EDGES, Coverage, Geometry
-from .files import _lines, _numbers, _read
+from .given import _lines, _numbers, _read
 
 FASTEST = 10  # times across the map, a round
 
@@ -88,14 +88,9 @@ class CellMap(Geometry):
 
     def __post_init__(self) -> None:
         require(1 <= self.edges <= MOST_EDGES, f"CellMap.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
-        for name in ("radius", "speed", "pause", "metres"):
-            value = getattr(self, name)
-            least = "a positive number" if name in ("radius", "metres") else "a number from 0 up"
-            good = value is None or (0 <= value < math.inf and (value > 0 or name in ("speed", "pause")))
-            require(good, f"CellMap.{name} must be {least}, got {value}")
-        require(
-            not (self.speed and self.trace), "CellMap takes speed or trace: clients walk at random or as the file says"
-        )
+        within(self, radius="(0, inf)", speed="[0, inf)", pause="[0, inf)", metres="(0, inf)")
+        both = self.speed and self.trace
+        require(not both, "CellMap takes speed or trace: clients walk at random or as the file says")
         object.__setattr__(self, "digest", self.read.digest)
         object.__setattr__(self, "edges", len(self.stations))
         bare = np.isnan(self.radii)
@@ -198,20 +193,15 @@ class CellMap(Geometry):
         """Lower left and upper right corner of where clients may be."""
         if self.places is None:
             return np.zeros(2), np.ones(2)
-        low = (self.stations - self.radii[:, None]).min(0)
-        high = (self.stations + self.radii[:, None]).max(0)
-        placed = self.read.clients
-        if placed is not None:
-            low, high = placed.min(0), placed.max(0)
-        return low, high
+        if (placed := self.read.clients) is not None:
+            return placed.min(0), placed.max(0)
+        return (self.stations - self.radii[:, None]).min(0), (self.stations + self.radii[:, None]).max(0)
 
     def positions(self, n_clients: int, seed: int, round: int) -> Any:
         """Where every client is in a round, (clients, 2) float64."""
         there = self.default_n_clients
-        require(
-            there is None or there == n_clients,
-            f"the map has places for {there} clients, but the federation has {n_clients}",
-        )
+        fits = there is None or there == n_clients
+        require(fits, f"the map has places for {there} clients, but the federation has {n_clients}")
         if self.read.trace is not None:
             return self._seen(self.read.trace, round)
         placed = self.read.clients

@@ -1,22 +1,21 @@
 """Cells of given sizes: overlaps of three, rings, regions as you like; and every client at one edge only."""
 
-from __future__ import annotations
-
+import math
 import re
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from ...errors import UsageError, require
 from ...language import register
+from ...parts.select import inner
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry, covered
-from .fill import shared
 
 
-class Shape(Geometry):
+class SizedCells(Geometry):
     """Regions of given sizes. Other numbers of clients are shared out in proportion, by largest remainder."""
 
     @property
@@ -42,7 +41,7 @@ class Shape(Geometry):
 
 
 @dataclass(frozen=True)
-class Overlap(Shape):
+class Overlap(SizedCells):
     """Three cells that overlap in pairs, and all three in the middle: FedMes's (u, v, w), n = 3 (u + v) + w.
 
     Arguments:
@@ -72,7 +71,7 @@ class Overlap(Shape):
 
 
 @dataclass(frozen=True)
-class RingCells(Shape):
+class RingCells(SizedCells):
     """Cells on a ring, neighbours overlap: n = edges (u + v)."""
 
     edges: int = 4
@@ -80,10 +79,7 @@ class RingCells(Shape):
     v: int = 10
 
     def __post_init__(self) -> None:
-        require(
-            1 <= self.edges <= MOST_EDGES,
-            f"RingCells.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}",
-        )
+        require(1 <= self.edges <= MOST_EDGES, f"RingCells.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
         _check_sizes("RingCells", self.u, self.v)
 
     @property
@@ -100,7 +96,7 @@ class RingCells(Shape):
 
 
 @dataclass(frozen=True)
-class CellRegions(Shape):
+class CellRegions(SizedCells):
     """Any regions: `EDGES:CLIENTS` with EDGES such as 0 or 0+2, separated by blanks.
 
     >>> CellRegions("0:10 1:20 0+1:10 0+2:30 1+2:20").default_n_clients
@@ -110,10 +106,8 @@ class CellRegions(Shape):
     sizes: str
 
     def __post_init__(self) -> None:
-        require(
-            bool(self.regions) and self.default_n_clients > 0,
-            f"CellRegions has no clients in '{self.sizes}'; write for example '0:10 1:10 0+1:5'",
-        )
+        some = bool(self.regions) and self.default_n_clients > 0
+        require(some, f"CellRegions has no clients in '{self.sizes}'; write for example '0:10 1:10 0+1:5'")
         n = self.n_edges
         require(n <= MOST_EDGES, f"CellRegions names edge {n - 1:,}; there may be {MOST_EDGES:,}")
 
@@ -143,26 +137,8 @@ class Attached(Geometry):
     """
 
     of: Geometry
-
-    @property
-    def moves(self) -> bool:  # type: ignore[override]
-        """As the inner one."""
-        return self.of.moves
-
-    @property
-    def drawn(self) -> bool:  # type: ignore[override]
-        """As the inner one."""
-        return self.of.drawn
-
-    @property
-    def n_edges(self) -> int:
-        """As the inner one."""
-        return self.of.n_edges
-
-    @property
-    def default_n_clients(self) -> int | None:
-        """As the inner one."""
-        return self.of.default_n_clients
+    moves, drawn, n_edges = inner("moves"), inner("drawn"), inner("n_edges")
+    default_n_clients, metres_to = inner("default_n_clients"), inner("metres_to")
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """One edge for each client."""
@@ -170,11 +146,20 @@ class Attached(Geometry):
         metres = self.of.metres_to(cells.edge, cells.client, n_clients, seed, round, 1.0)
         return cells.attached() if metres is None else cells.closest(metres)
 
-    def metres_to(
-        self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float
-    ) -> Tensor | None:
-        """As the inner one."""
-        return self.of.metres_to(edge, client, n_clients, seed, round, mean)
+
+def shared(n: int, sizes: Sequence[float]) -> list[int]:
+    """n things in proportion to sizes, whole numbers that add up to n: the largest remainders get one more.
+
+    >>> shared(10, [20, 10, 10])
+    [5, 3, 2]
+    """
+    total = sum(sizes)
+    exact = [n * size / total for size in sizes]
+    out = [math.floor(e + 1e-9) for e in exact]
+    by_rest = sorted(range(len(out)), key=lambda i: (-round(exact[i] - out[i], 9), i))
+    for i in by_rest[: n - sum(out)]:
+        out[i] += 1
+    return out
 
 
 def _check_sizes(what: str, *sizes: int) -> None:

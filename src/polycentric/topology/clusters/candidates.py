@@ -1,4 +1,4 @@
-"""Many centers, and every client chooses among them."""
+"""Many centers, and clients choose among them: all of them in every round, or newcomers once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Links, Mixing
-from ...stacks.stack import Layout, Stacks
-from ..wires import Direction, Wires, nothing
-from .clustered import Clustered, clipped
+from ...errors import within
+from ...parts.select import Select
+from ...stacks import Cohort, Layout, Links, Mixing, Stacks
+from ..base import Direction, Wires, nothing
+from .clustered import ByDistance, Clustered, clipped
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Choice(Clustered):
     independent_init = True
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"Choice.k must be at least 1, got {self.k}")
+        within(self, k=">= 1")
 
     @property
     def whole(self) -> bool:  # type: ignore[override]
@@ -68,16 +67,14 @@ class Choice(Clustered):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns."""
         place, k = memory["assignment"].cpu()[cohort.index], self.n_centers(cohort.n_clients)
-        weight = cohort.weights if self.weighted else cohort.counts
+        weight = self.weights(cohort)
         if self.over_all:
             return Mixing.scatter(place, k, weight / weight.sum().clamp(min=1e-300), "keep")
         return Mixing.scatter(place, k, weight)
 
     def words(self, n_clients: int) -> str:
         """Everybody chooses."""
-        return (
-            f"{min(self.k, n_clients)} centers; every client takes the one that fits its examples best, in every round"
-        )
+        return f"{min(self.k, n_clients)} centers; each round, every client takes the one that fits its examples best"
 
 
 @dataclass(frozen=True)
@@ -99,3 +96,35 @@ def candidate(name: str, cohort: Cohort, k: int) -> Mixing:
 
 def _number(candidate: str) -> int:
     return int(candidate.removeprefix("candidate"))
+
+
+@dataclass(frozen=True)
+class NewcomerAssignment(ByDistance):
+    """Where newcomers belong: K centers come down as `candidate0` .., they tell their `choice`; nothing is mixed."""
+
+    def n_centers(self, n_clients: int) -> int:
+        """K."""
+        return self.k
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """A column of ones for a candidate."""
+        return candidate(name, cohort, self.k)
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Where they chose to be; -1 is no choice."""
+        choice = sent["choice"][:, 0].long().cpu()
+        here = memory["assignment"].cpu()[cohort.index]
+        return {"assignment": torch.where(choice >= 0, choice, here), "placed": choice >= 0}
+
+    def words(self, n_clients: int) -> str:
+        """Newcomers only."""
+        return f"newcomers find the nearest of {min(self.k, n_clients)} centers"
+
+
+@dataclass(frozen=True)
+class Newcomers(Select):
+    """All clients that have data and have never been placed at a center."""
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Those whose place is not known."""
+        return everyone[~memory["placed"].cpu()[everyone.index]]

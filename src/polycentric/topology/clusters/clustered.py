@@ -1,22 +1,70 @@
-"""What clusters have in common: every client at one center, what is remembered of it, and what is worth telling."""
+"""Many centers, every client at one of them: distances between models, what is remembered, and FeSEM's clusters."""
 
-from __future__ import annotations
-
+import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Layout, Stacks
-from ...stacks.view import View
+from ...errors import require, within
+from ...stacks import Cohort, Layout, Mixing, Stacks, View
 from ..base import Topology
-from .agreement import agreement, shared_information
-from .distances import Spans
+
+
+def agreement(assignment: npt.NDArray[np.int64], group: npt.NDArray[np.int64]) -> float:
+    """The adjusted Rand index of a clustering with known groups: 1 is the same partition, 0 is chance."""
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(group, assignment))
+
+
+def shared_information(assignment: npt.NDArray[np.int64], group: npt.NDArray[np.int64]) -> float:
+    """The normalised mutual information of a clustering with known groups: 1 is the same partition, 0 is unrelated."""
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(group, assignment))
+
+
+COLUMNS = 1 << 13  # numbers of a row widened to float64 at once: for some hundred rows that stays in the cache
+Spans = tuple[tuple[int, int], ...] | None  # (first, last) columns of a row; None: all
+
+
+def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = None) -> Tensor:
+    """X X^T of rows less an origin (width,), by default their mean; float64 on the host, over pieces of the width."""
+    out = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for piece in pieces(rows.shape[1], columns):
+        part = rows[:, piece].to(torch.float64, copy=True)
+        part -= part.mean(0) if origin is None else origin[piece].double()
+        out += part @ part.T
+    return out.cpu()
+
+
+def squared_distances(rows: Tensor, centers: Tensor, columns: Spans = None) -> Tensor:
+    """Squared distances (rows, centers), without ever forming rows x centers x width.
+
+    |a - b|^2 = |a|^2 - 2 a.b + |b|^2 cancels badly when both are far from the origin and near each other, so
+    everything is moved to the middle of the centers first; sums run in float64 over pieces of the width.
+    """
+    out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
+    for piece in pieces(rows.shape[1], columns):
+        b = centers[:, piece].double()
+        middle = b.mean(0)
+        a, b = rows[:, piece].to(torch.float64, copy=True).sub_(middle), b - middle
+        out += torch.einsum("ij,ij->i", a, a)[:, None] - 2 * a @ b.T + b.square().sum(1)
+    return out.clamp_(min=0).nan_to_num_(nan=math.inf, posinf=math.inf)  # what overflows is far away
+
+
+def pieces(width: int, columns: Spans = None) -> Iterator[slice]:
+    """All columns of a row, or some spans of them, at most COLUMNS at once."""
+    for first, last in ((0, width),) if columns is None else columns:
+        for begin in range(first, last, COLUMNS):
+            yield slice(begin, min(begin + COLUMNS, last))
+
 
 Absent = Literal["out", "last"]
 
@@ -24,7 +72,12 @@ Absent = Literal["out", "last"]
 class Clustered(Topology):
     """Several centers, every client at one of them: `assignment` in the memory."""
 
+    weighted: bool
     reads_updates = True
+
+    def weights(self, cohort: Cohort) -> Tensor:
+        """How much every client counts: the same, or by its examples (`weighted`)."""
+        return cohort.weights if self.weighted else cohort.counts
 
     def assignment(self, memory: Stacks) -> Tensor:
         """Every client's center."""
@@ -77,8 +130,7 @@ class ByDistance(Clustered):
     fit: Fit | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"{type(self).__name__}.k must be at least 1, got {self.k}")
-        require(self.absent in ("out", "last"), f"absent must be out or last, got {self.absent!r}")
+        within(self, k=">= 1", absent=("out", "last"))
 
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Self:
         """Knows where its features lie and how wide a row is, and has no more centers than there are clients."""
@@ -123,10 +175,6 @@ class ByDistance(Clustered):
         when = torch.full((len(cohort),), cohort.round)
         return note | {"last": sent["model"], "last_round": when, "last_weight": self.weights(cohort)}
 
-    def weights(self, cohort: Cohort) -> Tensor:
-        """How much every client counts."""
-        return cohort.weights if self.weighted else cohort.counts
-
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns, K receivers: FeSEM's M-step, eq. 8."""
         return Mixing.scatter(memory["assignment"].cpu()[cohort.index], self.k, self.weights(cohort))
@@ -135,7 +183,77 @@ class ByDistance(Clustered):
 def clipped(k: int, n_clients: int) -> int:
     """K, or as many as there are clients."""
     if k > n_clients:
-        warnings.warn(
-            f"{k} centers were asked for, but there are only {n_clients} clients: as many it is", stacklevel=2
-        )
+        there = f"there are only {n_clients} clients: using {n_clients}"
+        warnings.warn(f"{k} centers were asked for, but {there}", stacklevel=2)
     return max(1, min(k, n_clients))
+
+
+@dataclass(frozen=True)
+class Clusters(ByDistance):
+    """K centers, every client at one of them: one-hot rows down, one-hot columns up (FeSEM, TKM).
+
+    The E-step is `place`: a client goes to the center nearest to what it sent (FeSEM eq. 7), the lowest
+    number winning ties. The M-step is `up`: the mean of a center's clients (eq. 8), which by the paper counts
+    clients (`weighted=False`). A center without clients keeps its model. `frozen`: nobody moves any more. `reseed`: a
+    center that has lost all its clients begins again at the row that is farthest from its own center. `features` and
+    `absent` are those of `ByDistance`.
+    """
+
+    weighted: bool = False
+    frozen: bool = False
+    reseed: bool = False
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        """Whether a center is empty is known only when all have come."""
+        return self.reseed
+
+    def n_centers(self, n_clients: int) -> int:
+        """K."""
+        return self.k
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """One-hot rows: the client's own center."""
+        return Mixing.gather(memory["assignment"].cpu()[cohort.index], self.k)
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """E-step, FeSEM eq. 7."""
+        if self.frozen:
+            return {} if self.absent == "out" else self.noted(cohort, sent)
+        distance, nearest = squared_distances(sent["model"], centers["model"], self.spans).cpu().min(1)
+        note = {"assignment": nearest, "distance": distance}
+        if self.reseed:
+            note |= self.refilled(memory, cohort, nearest, distance)
+        return note | self.noted(cohort, sent)
+
+    def refilled(self, memory: Stacks, cohort: Cohort, nearest: Tensor, distance: Tensor) -> Stacks:
+        """Every center without clients takes the client farthest from its own, of a center that can spare one."""
+        everyone, there = memory["assignment"].cpu().clone(), memory["placed"].cpu().clone()
+        everyone[cohort.index], there[cohort.index] = nearest, True
+        k, nearest, taken = self.k, nearest.clone(), torch.zeros(len(cohort)).long()
+        count = torch.bincount(everyone[there], minlength=k)
+        for empty in (count == 0).nonzero()[:, 0].tolist():
+            far = torch.where((count[nearest] > 1) & (taken == 0), distance, 0.0)
+            if len(far) and float(far.max()) > 0:
+                who = int(far.argmax())
+                count[nearest[who]] -= 1
+                count[empty], nearest[who], taken[who] = 1, empty, 1
+        return {"assignment": nearest, "reseeded": memory["reseeded"].cpu()[cohort.index] + taken}
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """With absent="last", the M-step over the last known row of everybody."""
+        if self.absent == "out":
+            return memory, centers
+        known = (memory["last_round"].cpu() >= 0).nonzero()[:, 0]
+        place = memory["assignment"].cpu()[known]
+        up = Mixing.scatter(place, len(centers["model"]), memory["last_weight"].cpu()[known])
+        heard = up.total > 0
+        new = centers["model"].clone()
+        means = up.product(memory["last"], known)[heard] / up.total[heard, None]
+        new[heard.to(new.device)] = means.to(new)
+        return memory, centers | {"model": new}
+
+    def words(self, n_clients: int) -> str:
+        """Means of their clients."""
+        where = "they stay where the clustering put them" if self.frozen else "each is at the nearest, in every round"
+        return f"{min(self.k, n_clients)} centers, the means of their clients; {where}"

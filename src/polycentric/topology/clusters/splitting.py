@@ -1,7 +1,5 @@
 """Centers that split: a cluster whose members disagree becomes two."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,12 +10,9 @@ from scipy.cluster.hierarchy import linkage as merged
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
-from .clustered import Clustered
-from .distances import inner_products
+from ...errors import require, within
+from ...stacks import Cohort, Mixing, Stacks
+from .clustered import Clustered, inner_products
 
 Linkage = Literal["single", "complete", "average"]
 SHOWN = 120  # clients, at most, whose similarities at every split are kept: more could not be seen
@@ -65,18 +60,10 @@ class Splitting(Clustered):
     linkage: Linkage = "single"
     weighted: bool = False
     whole = True
+    line = "one center, that splits in two where its clients disagree: how often is decided during the run"
 
     def __post_init__(self) -> None:
-        require(self.eps1 >= 0, f"eps1 must not be negative, got {self.eps1}")
-        require(self.eps2 >= 0, f"eps2 must not be negative, got {self.eps2}")
-        require(0 <= self.gamma <= 1, f"gamma must be in [0, 1], got {self.gamma}")
-        require(self.t_min >= 0, f"t_min is a round and must not be negative, got {self.t_min}")
-        kinds = ("single", "complete", "average")
-        require(self.linkage in kinds, f"linkage must be one of {', '.join(kinds)}, got {self.linkage!r}")
-
-    def n_centers(self, n_clients: int) -> int:
-        """One, until it splits."""
-        return 1
+        within(self, eps1=">= 0", eps2=">= 0", gamma="[0, 1]", t_min=">= 0", linkage=("single", "complete", "average"))
 
     def remembers(self, n_clients: int) -> Stacks:
         """Where every client is, which child it goes to, its last |D_i| and |mean D|, every center's parent; splits."""
@@ -101,10 +88,9 @@ class Splitting(Clustered):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns; a center that has split hears nobody any more."""
         place = memory["assignment"].cpu()[cohort.index]
-        weight = cohort.weights if self.weighted else cohort.counts
         leaf = torch.ones(len(memory["parent"]), dtype=torch.bool)
         leaf[memory["parent"][memory["parent"] >= 0].cpu()] = False
-        return Mixing.scatter(place, len(leaf), weight * leaf[place])
+        return Mixing.scatter(place, len(leaf), self.weights(cohort) * leaf[place])
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Who goes to which child when the centers meet."""
@@ -119,7 +105,7 @@ class Splitting(Clustered):
                 child[mine] = self.ways(rows, centers["model"][(parent == center).to(here.device)], here)
                 continue
             products = inner_products(rows, origin=here)
-            weight = (cohort.weights if self.weighted else cohort.counts)[mine]
+            weight = self.weights(cohort)[mine]
             weight = weight / weight.sum()
             norm[mine] = products.diag().clamp(min=0).sqrt()
             mean_norm[mine] = (weight @ products @ weight).clamp(min=0).sqrt()
@@ -175,10 +161,6 @@ class Splitting(Clustered):
             return {}
         kept = ("splits", "split_alike", "parent", "assignment")
         return {"splits.safetensors": {name: memory[name] for name in kept}}
-
-    def words(self, n_clients: int) -> str:
-        """A tree."""
-        return "one center, that splits in two where its clients disagree: how often is decided during the run"
 
     @staticmethod
     def recorded(memory: Stacks, round: int, center: int, moves: Tensor) -> Stacks:

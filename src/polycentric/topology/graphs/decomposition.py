@@ -12,11 +12,9 @@ for every unit v orthogonal to 1), so a few small linear programs solve it; the 
 Where a graph in several parts is allowed, 1 and J stand for those of every part.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import networkx
@@ -29,7 +27,7 @@ from torch import Tensor
 from ...errors import require
 from .networks import Disconnected, Network, Pair, graph_for
 
-Array = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 Activation = Literal["matcha", "periodic"]
 
 LARGEST = 2048  # clients: the plan takes eigenvectors of dense matrices
@@ -44,11 +42,11 @@ class MatchingPlan:
 
     n: int
     matchings: tuple[tuple[Pair, ...], ...]
-    p: Array  # (matchings,) how often each is used
+    p: Reals  # (matchings,) how often each is used
     alpha: float
     rho: float  # consensus distance shrinks by this factor in expectation, squared norms
     lambda_2: float  # of the expected Laplacian
-    gap: float = field(default=0.0)  # how far lambda_2 can at most be from the best one
+    gap: float = 0.0  # how far lambda_2 can at most be from the best one
     together: bool = False  # one coin for all matchings (periodic)
 
     @cached_property
@@ -138,7 +136,7 @@ class _Paint:
         return next((w for c, w in sorted(self.at[u].items()) if w not in there and c not in end), None)
 
 
-def laplacian(pairs: Sequence[Pair], n: int) -> Array:
+def laplacian(pairs: Sequence[Pair], n: int) -> Reals:
     """The Laplacian of some edges, (n, n)."""
     out = np.zeros((n, n))
     i, j = np.array(pairs, dtype=int).reshape(-1, 2).T
@@ -149,14 +147,14 @@ def laplacian(pairs: Sequence[Pair], n: int) -> Array:
     return out
 
 
-def directions(matchings: Sequence[Sequence[Pair]], n: int) -> Array:
+def directions(matchings: Sequence[Sequence[Pair]], n: int) -> Reals:
     """An orthonormal basis (n, .) of all that the edges can bring together: orthogonal to 1 on every part."""
     values, vectors = np.linalg.eigh(sum((laplacian(part, n) for part in matchings), np.zeros((n, n))))
-    out: Array = vectors[:, values > 1e-9 * max(1.0, float(values[-1]))]
+    out: Reals = vectors[:, values > 1e-9 * max(1.0, float(values[-1]))]
     return out
 
 
-def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) -> tuple[Array, float, float]:
+def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) -> tuple[Reals, float, float]:
     """How often to use every matching: (p, lambda_2, gap), p maximising lambda_2 under the budget.
 
     Planes are added at the solution of the linear program and half-way back to the best p so far; `gap` is the
@@ -169,7 +167,7 @@ def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) ->
     ends = [np.array(part, dtype=int).T for part in matchings]
     small = np.stack([(basis[i] - basis[j]).T @ (basis[i] - basis[j]) for i, j in ends])  # L_j in the basis
 
-    def look(p: Array) -> tuple[float, Array]:
+    def look(p: Reals) -> tuple[float, Reals]:
         values, vectors = np.linalg.eigh(np.tensordot(p, small, 1))
         v = vectors[:, :CUTS]
         return float(values[0]), np.einsum("ak,jab,bk->kj", v, small, v, optimize=True)
@@ -200,17 +198,17 @@ def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) ->
     return p, look(p)[0], budget * max(0.0, bound - value) if np.isfinite(bound) else 0.0
 
 
-def spectral(alpha: float, p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> float:
+def spectral(alpha: float, p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> float:
     """rho(alpha): the norm of E[W^T W] - J, by which squared consensus distances shrink in expectation."""
-    return _Curve(*_moments(p, matchings, n, together))(alpha)
+    return _rho(*_moments(p, matchings, n, together), alpha)
 
 
-def mixing_weight(p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> tuple[float, float]:
+def mixing_weight(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool = False) -> tuple[float, float]:
     """The alpha with the smallest rho, and that rho: (alpha, rho)."""
     mean, square = _moments(p, matchings, n, together)
     if not mean.size or not p.any():
         return 0.0, float(mean.size > 0)
-    rho = _Curve(mean, square)
+    rho = partial(_rho, mean, square)
     if together or (p == 1).all():  # E[L^2] is a multiple of L^2: the worst are the two ends of the spectrum
         ends = np.linalg.eigvalsh(mean / p[0])[[0, -1]]
         best = 2 / float(ends.sum())
@@ -220,34 +218,27 @@ def mixing_weight(p: Array, matchings: Sequence[Sequence[Pair]], n: int, togethe
     return _lowest(rho, 0.0, 2 * float(v @ mean @ v) / float(values[-1]))
 
 
-def _moments(p: Array, matchings: Sequence[Sequence[Pair]], n: int, together: bool) -> tuple[Array, Array]:
+def _moments(p: Reals, matchings: Sequence[Sequence[Pair]], n: int, together: bool) -> tuple[Reals, Reals]:
     """E[L] and E[L^2] of the Laplacian in use, on all but consensus."""
     basis = directions(matchings, n)
     parts = [basis.T @ laplacian(part, n) @ basis for part in matchings]
     zero = np.zeros((basis.shape[1],) * 2)
-    mean: Array = sum((a * part for a, part in zip(p, parts, strict=True)), zero)
+    mean: Reals = sum((a * part for a, part in zip(p, parts, strict=True)), zero)
     if together:  # one coin: E[L^2] = C_b L^2
         whole = sum(parts, zero)
         return mean, float(p[0]) * whole @ whole if len(p) else zero
-    spread: Array = sum((a * (1 - a) * part for a, part in zip(p, parts, strict=True)), zero)
+    spread: Reals = sum((a * (1 - a) * part for a, part in zip(p, parts, strict=True)), zero)
     return mean, mean @ mean + 2 * spread  # L_j^2 = 2 L_j
 
 
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """alpha -> the largest eigenvalue of I - 2 alpha E[L] + alpha^2 E[L^2], a convex function."""
-
-    mean: Array
-    square: Array
-
-    def __call__(self, alpha: float) -> float:
-        if not self.mean.size:
-            return 0.0
-        inside = np.eye(len(self.mean)) - 2 * alpha * self.mean + alpha**2 * self.square
-        return float(np.linalg.eigvalsh(inside)[-1])
+def _rho(mean: Reals, square: Reals, alpha: float) -> float:
+    """The largest eigenvalue of I - 2 alpha E[L] + alpha^2 E[L^2], convex in alpha."""
+    if not mean.size:
+        return 0.0
+    return float(np.linalg.eigvalsh(np.eye(len(mean)) - 2 * alpha * mean + alpha**2 * square)[-1])
 
 
-def _lowest(curve: _Curve, low: float, high: float) -> tuple[float, float]:
+def _lowest(curve: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     """Golden-section search for the minimum of a convex curve."""
     ratio = (5**0.5 - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
@@ -275,9 +266,7 @@ def plan_for(
     disconnected: Disconnected = "refuse",
 ) -> MatchingPlan:
     """The plan of a network on n clients; made once."""
-    require(
-        n <= LARGEST, f"MATCHA's plan takes eigenvectors of {n} x {n} numbers; it is made for up to {LARGEST} clients"
-    )
+    require(n <= LARGEST, f"MATCHA's plan takes eigenvectors of {n} x {n} numbers: at most {LARGEST} clients")
     graph = graph_for(network, n, disconnected)
     parts = network.matchings(n) or coloured(graph)
     together = schedule == "periodic"

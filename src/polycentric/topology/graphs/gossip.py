@@ -1,6 +1,4 @@
-"""No center: neighbours on a graph average with each other."""
-
-from __future__ import annotations
+"""No center: neighbours on a graph average with each other, and how fast they agree."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -10,15 +8,67 @@ from typing import Any
 import networkx
 import numpy as np
 import torch
-from scipy.sparse import coo_array
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
 
 from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
+from ...stacks import Cohort, Mixing, Stacks
 from ..base import Topology
 from .networks import Disconnected, Network, Ring, checked, graph_for, network_of
-from .spectra import weight_facts
+
+DENSE = 400  # clients up to which all eigenvalues are computed; beyond, only the outermost
+
+
+def zeta(weights: Mixing) -> float:
+    """The second largest eigenvalue of a symmetric doubly stochastic mixing, in magnitude; 1: no consensus."""
+    n = weights.shape[0]
+    require(doubly_stochastic(weights), "zeta is of a symmetric mixing whose rows and columns sum to one")
+    if n < 2:
+        return 0.0
+    matrix = weights.to_csr()
+    if n <= DENSE:
+        values = np.linalg.eigvalsh(matrix.toarray())
+        return max(abs(float(values[0])), abs(float(values[-2])), 0.0)
+    start = np.cos(np.arange(n))
+    top = eigsh(matrix, k=2, which="LA", v0=start, return_eigenvectors=False)
+    bottom = eigsh(matrix, k=1, which="SA", v0=start, return_eigenvectors=False)
+    return max(abs(float(top.min())), abs(float(bottom[0])))
+
+
+def doubly_stochastic(weights: Mixing, tolerance: float = 1e-9) -> bool:
+    """Whether a mixing is square and symmetric with rows (so also columns) that sum to one. Entries may be negative."""
+    if weights.shape[0] != weights.shape[1]:
+        return False
+    matrix = weights.to_csr()
+    rows = np.abs(matrix.sum(1) - 1).max() if weights.shape[0] else 0.0
+    skew = abs(matrix - matrix.T)
+    return bool(rows <= tolerance and (skew.max() if skew.nnz else 0.0) <= tolerance)
+
+
+def lambda_2(graph: networkx.Graph) -> float:
+    """Algebraic connectivity: the second smallest eigenvalue of the Laplacian; 0 exactly where it is disconnected."""
+    n = graph.number_of_nodes()
+    if n < 2 or not networkx.is_connected(graph):
+        return 0.0
+    matrix = csr_array(networkx.laplacian_matrix(graph, nodelist=range(n)).astype(float))
+    if n <= DENSE:
+        return float(np.linalg.eigvalsh(matrix.toarray())[1])
+    found = eigsh(matrix.tocsc(), k=2, sigma=-1e-3, which="LM", v0=np.cos(np.arange(n)), return_eigenvectors=False)
+    return float(found.max())
+
+
+def link_facts(pairs: Tensor, n: int) -> dict[str, Any]:
+    """How many links there are, and the fewest and most of a client; `pairs` (links, 2), every link once."""
+    degree = pairs.flatten().bincount(minlength=n)
+    return {"links": len(pairs), "neighbours": [int(degree.min()), int(degree.max())]}
+
+
+def weight_facts(weights: Mixing) -> dict[str, Any]:
+    """Links and zeta of a symmetric doubly stochastic mixing."""
+    receiver, sender, _ = weights.links
+    pairs = torch.stack([receiver, sender], 1)[receiver < sender]
+    return link_facts(pairs, weights.shape[0]) | {"zeta": zeta(weights)}
 
 
 class Peers(Topology):
@@ -32,24 +82,17 @@ class Peers(Topology):
     only_own: tuple[str, ...] = ()
     whole = True  # who is absent decides the diagonal
     at_home = True
+    line = "no center: every client averages with its neighbours on the graph"
 
     @abstractmethod
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """(clients, clients) if everybody were there."""
-
-    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Rows of the identity."""
-        return Mixing.gather(cohort.index, cohort.n_clients)
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Neighbours who are there, and the rest of the weight on the own fresh model."""
         if name in self.only_own:
             return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
         return present(self.mixing(memory, cohort), cohort)
-
-    def words(self, n_clients: int) -> str:
-        """Neighbours."""
-        return "no center: every client averages with its neighbours on the graph"
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Links, neighbours and zeta, everybody there."""
@@ -107,12 +150,8 @@ class Graph(Peers):
         require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
         worst = float((self.weights.total - 1).abs().max()) if n else 0.0
         require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
-        receiver, sender, weight = self.weights.links
-        there = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=(n, n)).tocsr()
-        require(
-            not n or abs(there - there.T).max() <= 1e-9,
-            "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)",
-        )
+        even = doubly_stochastic(self.weights)
+        require(even, "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)")
 
     def n_centers(self, n_clients: int) -> int:
         """One for each client."""
@@ -152,10 +191,15 @@ def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> 
     Memory is linear in the edges.
     """
     n = checked(graph, disconnected).number_of_nodes()
-    pairs = torch.from_numpy(np.array(graph.edges, dtype=np.int64).reshape(-1, 2))
-    i, j = torch.cat([pairs, pairs.flip(1)]).T
-    degree = torch.bincount(i, minlength=n).double()
-    weight = 1 / (1 + torch.maximum(degree[i], degree[j]))
-    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
+    i, j = pairs = torch.from_numpy(np.array(graph.edges, dtype=np.int64).reshape(-1, 2)).T
+    degree = torch.bincount(pairs.flatten(), minlength=n).double()
+    return symmetric(pairs, 1 / (1 + torch.maximum(degree[i], degree[j])), n)
+
+
+def symmetric(pairs: Tensor, weight: Tensor, n: int) -> Mixing:
+    """The mixing of n clients with these weights on pairs (2, pairs), the rest of every row on the diagonal."""
     every = torch.arange(n)
-    return Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
+    receiver, sender, weight = torch.cat([*pairs]), torch.cat([*pairs.flip(0)]), torch.cat([weight, weight])
+    own = torch.ones(n, dtype=torch.float64).index_add_(0, receiver, -weight)
+    links = torch.cat([receiver, every]), torch.cat([sender, every]), torch.cat([weight, own])
+    return Mixing.sparse(*links, (n, n), "keep")

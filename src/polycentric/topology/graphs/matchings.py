@@ -1,7 +1,5 @@
 """No center, and only some of the edges at a time: matchings drawn by a shared seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -9,16 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
+from ...errors import within
+from ...stacks import Cohort, Mixing, Stacks
 from ...stacks.draw import uniform
-from ...stacks.mixing import Mixing
-from ...stacks.stack import Stacks
-from ..wires import Wires
+from ..base import Wires
 from .decomposition import Activation, MatchingPlan, plan_for
-from .gossip import Peers
+from .gossip import Peers, link_facts, symmetric
 from .networks import Disconnected, Network, Ring, network_of
-from .spectra import link_facts
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,11 @@ class Matchings(Peers):
     alpha: float | None = None
     only_own: tuple[str, ...] = ()
     disconnected: Disconnected = "refuse"
+    line = "no center: neighbours average, some matchings of the graph at a time"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
-        require(
-            0 <= self.budget <= 1,
-            f"budget must be in (0, 1], got {self.budget}: the share of the matchings that a round uses on average",
-        )
-        require(self.schedule in ("matcha", "periodic"), f"schedule must be matcha or periodic, got {self.schedule!r}")
-        require(
-            self.alpha is None or self.alpha > 0, f"alpha must be positive, got {self.alpha}; leave it out for the best"
-        )
+        within(self, budget="[0, 1]", schedule=("matcha", "periodic"), alpha="> 0")
 
     def plan(self, n_clients: int) -> MatchingPlan:
         """Matchings, probabilities and mixing weight on that many clients; made once."""
@@ -87,10 +76,6 @@ class Matchings(Peers):
         """I - alpha L of the matchings in use."""
         return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[1]
 
-    def words(self, n_clients: int) -> str:
-        """Neighbours, some at a time."""
-        return "no center: neighbours average, some matchings of the graph at a time"
-
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Links and neighbours, and what the plan says."""
         plan = self.plan(n_clients)
@@ -115,9 +100,5 @@ def _in_use(matchings: Matchings, seed: int, round: int, n: int) -> tuple[int, M
     plan, active = matchings.plan(n), matchings.active(seed, round, n)
     pairs, part = plan.edges
     pairs = pairs[active[part]]
-    i, j = torch.cat([pairs, pairs.flip(1)]).T
-    weight = torch.full((len(i),), plan.alpha, dtype=torch.float64)
-    own = torch.ones(n, dtype=torch.float64).index_add_(0, i, -weight)
-    every = torch.arange(n)
-    mixing = Mixing.sparse(torch.cat([i, every]), torch.cat([j, every]), torch.cat([weight, own]), (n, n), "keep")
-    return int(active.sum()), mixing
+    weight = torch.full((len(pairs),), plan.alpha, dtype=torch.float64)
+    return int(active.sum()), symmetric(pairs.T, weight, n)

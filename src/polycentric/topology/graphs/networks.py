@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import networkx
 
-from ...errors import UsageError, require
+from ...errors import UsageError, require, within
 from ...language import register
 from ...stacks.draw import seed_of
 
@@ -68,7 +68,7 @@ class Torus(Network):
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.rows is None or self.rows >= 2, f"Torus.rows must be at least 2, got {self.rows}")
+        within(self, rows=">= 2")
 
     def of(self, n: int) -> networkx.Graph:
         """A periodic grid."""
@@ -120,15 +120,13 @@ class ErdosRenyi(Network):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(0 <= self.p <= 1, f"ErdosRenyi.p must be in [0, 1], got {self.p}")
+        within(self, p="[0, 1]")
 
     def of(self, n: int) -> networkx.Graph:
         """G(n, p)."""
         if self.p in (0, 1):
             return Complete().of(n) if self.p else graph_of((), n)
-        return _connected(
-            lambda seed: networkx.fast_gnp_random_graph(n, self.p, seed=seed), self.seed, "erdos-renyi", n
-        )
+        return _connected(networkx.fast_gnp_random_graph, (n, self.p), self.seed, "erdos-renyi")
 
 
 @dataclass(frozen=True)
@@ -139,13 +137,11 @@ class Geometric(Network):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.radius > 0, f"Geometric.radius must be positive, got {self.radius}")
+        within(self, radius="> 0")
 
     def of(self, n: int) -> networkx.Graph:
         """A random geometric graph."""
-        return _connected(
-            lambda seed: networkx.random_geometric_graph(n, self.radius, seed=seed), self.seed, "geometric", n
-        )
+        return _connected(networkx.random_geometric_graph, (n, self.radius), self.seed, "geometric")
 
 
 @dataclass(frozen=True)
@@ -160,16 +156,14 @@ class SmallWorld(Network):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.k >= 2 and self.k % 2 == 0, f"SmallWorld.k must be an even number from 2 up, got {self.k}")
-        require(0 <= self.p <= 1, f"SmallWorld.p must be in [0, 1], got {self.p}")
+        require(self.k >= 2 and self.k % 2 == 0, f"SmallWorld.k must be an even number >= 2, got {self.k}")
+        within(self, p="[0, 1]")
 
     def of(self, n: int) -> networkx.Graph:
         """A Watts-Strogatz graph."""
         if n <= self.k:
             return Complete().of(n)
-        return _connected(
-            lambda seed: networkx.watts_strogatz_graph(n, self.k, self.p, seed=seed), self.seed, "small-world", n
-        )
+        return _connected(networkx.watts_strogatz_graph, (n, self.k, self.p), self.seed, "small-world")
 
 
 @dataclass(frozen=True, repr=False)
@@ -265,9 +259,7 @@ def checked(graph: networkx.Graph, disconnected: Disconnected = "refuse", n: int
     require(not graph.is_directed(), "the graph is directed: neighbours must hear each other")
     require(not graph.is_multigraph(), "the graph may have repeated edges: make it a networkx.Graph")
     loops = list(networkx.nodes_with_selfloops(graph))
-    require(
-        not loops, f"client {loops[0] if loops else 0} has an edge to itself; its own weight is what the edges leave"
-    )
+    require(not loops, f"client {[*loops, 0][0]} has an edge to itself; its own weight is what the edges leave")
     if disconnected == "refuse" and size > 1 and not networkx.is_connected(graph):
         lonely = [i for i, d in graph.degree if d == 0]
         who = f"; client {lonely[0]} has no neighbour at all" if lonely else ""
@@ -301,10 +293,11 @@ def _same(size: int, n: int) -> None:
     )
 
 
-def _connected(drawn: Callable[[int], networkx.Graph], seed: int, *key: int | str) -> networkx.Graph:
+def _connected(draw: Callable[..., networkx.Graph], how: tuple[Any, ...], seed: int, name: str) -> networkx.Graph:
+    """A graph on how[0] clients, drawn again until it is connected."""
     graph = networkx.empty_graph()
     for attempt in range(DRAWS):
-        graph = drawn(seed_of(seed, *key, attempt) & 0xFFFFFFFF)
+        graph = draw(*how, seed=seed_of(seed, name, how[0], attempt) & 0xFFFFFFFF)
         if graph.number_of_nodes() < 2 or networkx.is_connected(graph):
             break
     return graph

@@ -65,24 +65,24 @@ def _rebuilt(values: Tensor, vectors: Tensor) -> Related:
 
 
 @dataclass(frozen=True, eq=False)
-class Sets:
-    """Sets of tasks, ragged: the members of set j are `members[offset[j]:offset[j + 1]]`, in rising order."""
+class TaskSets:
+    """TaskSets of tasks, ragged: the members of set j are `members[offset[j]:offset[j + 1]]`, in rising order."""
 
     n: int  # tasks
     members: Tensor  # (sum of sizes,) int64
     sizes: Tensor  # (sets,) int64
 
     @staticmethod
-    def closed(receiver: Tensor, sender: Tensor, n: int) -> Sets:
+    def closed(receiver: Tensor, sender: Tensor, n: int) -> TaskSets:
         """The closed neighbourhood of every one of n tasks, from directed links."""
         every = torch.arange(n)
         pair = torch.unique(torch.cat([receiver * n + sender, every * n + every]))
-        return Sets(n, pair % max(n, 1), torch.bincount(pair // max(n, 1), minlength=n))
+        return TaskSets(n, pair % max(n, 1), torch.bincount(pair // max(n, 1), minlength=n))
 
     @staticmethod
-    def everyone(n: int) -> Sets:
+    def everyone(n: int) -> TaskSets:
         """One set, of all tasks."""
-        return Sets(n, torch.arange(n), torch.tensor([n]))
+        return TaskSets(n, torch.arange(n), torch.tensor([n]))
 
     @cached_property
     def offset(self) -> Tensor:
@@ -108,15 +108,13 @@ class Sets:
         owner, row, column = self.pairs
         return ((owner == row) & (owner == column)).double()
 
-    def within(self, some: Tensor) -> tuple[Sets, Tensor]:
+    def within(self, some: Tensor) -> tuple[TaskSets, Tensor]:
         """The same sets of some tasks only ((tasks,) bool), and which numbers of a flat tensor are theirs."""
         _, row, column = self.pairs
         kept = some[self.members]
         owner = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)[kept]
-        fewer = Sets(self.n, self.members[kept], torch.bincount(owner, minlength=len(self.sizes)))
+        fewer = TaskSets(self.n, self.members[kept], torch.bincount(owner, minlength=len(self.sizes)))
         return fewer, some[row] & some[column]
-
-    # -- one matrix a set --------------------------------------------------------------------------------------
 
     def batches(self, width: int = 0) -> Iterator[tuple[Tensor, int]]:
         """(some sets of one size, that size), as many as bounded memory allows; empty sets are passed over."""

@@ -8,29 +8,22 @@ tasks that have been heard count: a client that never came changes nothing, and 
 set of one, with Omega = [1].
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Links, Mixing
-from ...stacks.stack import Stacks
-from ...stacks.view import View
-from ..base import Topology
-from ..graphs.gossip import present, weights_for
-from ..graphs.networks import Disconnected, Network, Ring, network_of
-from ..graphs.spectra import weight_facts
-from ..wires import Direction, Wires, nothing, one_row_each
-from .covariance import Sets, floored, steepest
+from ...errors import within
+from ...stacks import Cohort, Links, Mixing, Stacks, View
+from ..base import Direction, Topology, Wires, nothing, one_row_each
+from ..graphs.gossip import Gossip, present, weights_for
+from ..graphs.networks import Disconnected, Network
+from .covariance import TaskSets, cov_and_prec, floored, steepest
 
 
 class Tasks(Topology):
@@ -44,7 +37,7 @@ class Tasks(Topology):
     limit: float
 
     @abstractmethod
-    def sets(self, n: int) -> Sets:
+    def sets(self, n: int) -> TaskSets:
         """Whose tasks stand in one covariance."""
 
     @abstractmethod
@@ -137,7 +130,7 @@ class Tasks(Topology):
 
 
 @dataclass(frozen=True)
-class TaskGraph(Tasks):
+class TaskGraph(Tasks, Gossip):
     """Neighbours mix their models with Metropolis weights and keep a covariance over their tasks (DPA-SGD).
 
         Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
@@ -151,30 +144,18 @@ class TaskGraph(Tasks):
         limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
     """
 
-    graph: Network = Ring()
-    only_own: tuple[str, ...] = ()
-    disconnected: Disconnected = "refuse"
     beta: float | None = None
     eps: float = 1e-3
     per_n: bool = True
     own_terms: bool = False
     limit: float = math.inf
-    whole = True  # who is absent decides the diagonal
-    at_home = True
+    line = "no center: neighbours average their models, and learn how their tasks are related"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "graph", network_of(self.graph))
-        _check(self.beta, self.eps)
+        super().__post_init__()
+        within(self, beta="(0, 1]", eps="(0, 0.5]")
 
-    def mixing(self, n: int) -> Mixing:
-        """Metropolis weights, (clients, clients) if everybody were there."""
-        return weights_for(self.graph, n, self.disconnected)
-
-    def n_centers(self, n_clients: int) -> int:
-        """One for each client; the graph is made and checked here."""
-        return self.mixing(n_clients).shape[0]
-
-    def sets(self, n: int) -> Sets:
+    def sets(self, n: int) -> TaskSets:
         """The closed neighbourhoods."""
         return _neighbourhoods(self.graph, n, self.disconnected)
 
@@ -183,33 +164,19 @@ class TaskGraph(Tasks):
         n, there = len(seen), seen.nonzero()[:, 0]
         ones = torch.ones(len(there))
         some = Cohort(there, ones, ones, n, 0, 0)
-        receiver, sender, weight = present(self.mixing(n), some).links
+        receiver, sender, weight = present(self.mixing({}, some), some).links
         return Links(receiver, there[sender], weight)
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Rows of the identity, or of Q."""
-        if name in ("pull", "stiffness"):
-            return self.related(memory, cohort, name)
-        return Mixing.gather(cohort.index, cohort.n_clients)
-
-    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
-        """Neighbours who are there, and the rest of the weight on the own fresh model."""
-        if name in self.only_own:
-            return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
-        return present(self.mixing(cohort.n_clients), cohort)
+        return (
+            self.related(memory, cohort, name) if name in ("pull", "stiffness") else super().down(memory, cohort, name)
+        )
 
     @property
     def wires(self) -> Wires:
         """Neighbours send more than a row."""
         return Relays(at_home=True, of=self)
-
-    def words(self, n_clients: int) -> str:
-        """Neighbours, and their tasks."""
-        return "no center: neighbours average their models, and learn how their tasks are related"
-
-    def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
-        """Links, neighbours and zeta, everybody there."""
-        return weight_facts(self.mixing(n_clients))
 
 
 @dataclass(frozen=True)
@@ -224,16 +191,15 @@ class Relays(Wires):
             return nothing(mixing)
         if name != "task" or way == "down":
             return super().messages(way, memory, cohort, name, mixing, width)
-        n = cohort.n_clients
-        receiver, sender, _ = present(self.of.mixing(n), cohort).links
-        numbers = 2 * width + self.of.sets(n).sizes[cohort.index[sender]].square()
+        receiver, sender, _ = present(self.of.mixing(memory, cohort), cohort).links
+        numbers = 2 * width + self.of.sets(cohort.n_clients).sizes[cohort.index[sender]].square()
         return Links(receiver, sender, numbers.double())
 
 
 @lru_cache(maxsize=16)
-def _neighbourhoods(network: Network, n: int, disconnected: Disconnected) -> Sets:
+def _neighbourhoods(network: Network, n: int, disconnected: Disconnected) -> TaskSets:
     receiver, sender, _ = weights_for(network, n, disconnected).links
-    return Sets.closed(receiver, sender, n)
+    return TaskSets.closed(receiver, sender, n)
 
 
 @dataclass(frozen=True)
@@ -249,21 +215,18 @@ class TaskStar(Tasks):
     limit: float = math.inf
     per_n = False
     own_terms = False
+    line = "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
     def __post_init__(self) -> None:
-        _check(self.beta, self.eps)
-
-    def n_centers(self, n_clients: int) -> int:
-        """One."""
-        return 1
+        within(self, beta="(0, 1]", eps="(0, 0.5]")
 
     def n_rows(self, n_clients: int, name: str) -> int:
         """One model; a task, and what belongs to it, for each client."""
         return n_clients if name in ("task", "stiffness") else 1
 
-    def sets(self, n: int) -> Sets:
+    def sets(self, n: int) -> TaskSets:
         """One, of all tasks."""
-        return Sets.everyone(n)
+        return TaskSets.everyone(n)
 
     def heard(self, seen: Tensor) -> Links:
         """The one covariance as it was."""
@@ -275,7 +238,7 @@ class TaskStar(Tasks):
             return self.related(memory, cohort, name)
         if name == "task":
             return Mixing.gather(cohort.index, cohort.n_clients)
-        return Mixing.gather(torch.zeros(len(cohort), dtype=torch.int64), 1)
+        return super().down(memory, cohort, name)
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One row for the models; every task to its own."""
@@ -288,10 +251,6 @@ class TaskStar(Tasks):
     def wires(self) -> Wires:
         """The center adds up the pull before it sends it."""
         return AddsUp(names=("pull",))
-
-    def words(self, n_clients: int) -> str:
-        """One model, many tasks."""
-        return "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
 
 @dataclass(frozen=True)
@@ -307,6 +266,96 @@ class AddsUp(Wires):
         return super().messages(way, memory, cohort, name, mixing, width)
 
 
-def _check(beta: float | None, eps: float) -> None:
-    require(beta is None or 0 < beta <= 1, f"beta must be in (0, 1], got {beta}")
-    require(0 < eps <= 0.5, f"eps must be in (0, 0.5], got {eps}; try 0.001")
+@dataclass(frozen=True)
+class Duals(Topology):
+    """The center holds every task's dual sum; a client's model mixes them by how tasks are related (MOCHA).
+
+        down   w_t = 1/lambda sum_t' Sigma_tt' b_t'          up   the identity: b_t = 1/n_t X_t^T alpha_t
+        meet   every so many rounds  Sigma <- (W W^T)^(1/2) / tr(.)
+
+    So W = W(alpha) always, also right after Sigma has changed. `stiffness` = sum_t' |Sigma_tt'| / lambda is the
+    curvature that bounds all tasks' moves at once: the paper's sigma'_t Sigma_tt / lambda, with a sigma' of its own for
+    each task instead of their maximum. `relation`: "learned", "none" (Sigma = I/m, every task alone) or "same"
+    (Sigma = 1 1^T/m, one model for all).
+    """
+
+    strength: float = 1e-2
+    relation: Literal["learned", "none", "same"] = "learned"
+    every: int = 10
+    eps: float = 1e-3
+    reads_updates = True
+
+    def __post_init__(self) -> None:
+        within(self, strength="(0, inf)", relation=("learned", "none", "same"), every=">= 1", eps="(0, 0.5]")
+
+    def n_centers(self, n_clients: int) -> int:
+        """A dual sum for each task."""
+        return n_clients
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Sigma (zero where a task has not come), and what every task told of its share of the two objectives."""
+        told = {name: torch.zeros(n_clients, dtype=torch.float64) for name in ("examples", "primal", "dual")}
+        sigma = torch.zeros(n_clients, n_clients, dtype=torch.float64)
+        return told | {"covariance": sigma, "condition": torch.ones(1, dtype=torch.float64)}
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Rows of Sigma / lambda; for `stiffness` their sums."""
+        rows = memory["covariance"].cpu()[cohort.index] / self.strength
+        if name != "stiffness":
+            return Mixing.dense(rows, "none")
+        sums = rows.abs().sum(1)
+        sums = torch.where(sums > 0, sums, 1 / self.strength)  # a task before its first exchange: Sigma = [1]
+        every = torch.arange(len(cohort))
+        return Mixing.sparse(every, cohort.index, sums, (len(cohort), cohort.n_clients), "none")
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Columns of the identity."""
+        return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """Who came, and what they told."""
+        told = {name: sent[name][:, 0].double().cpu() for name in ("primal", "dual")}
+        return told | {"examples": cohort.sizes.double()}
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """Tasks that are new get a variance; then, when it is time, Sigma is found anew."""
+        seen, sigma = memory["examples"].cpu() > 0, memory["covariance"].cpu()
+        m, known = int(seen.sum()), int((sigma.diagonal() > 0).sum())
+        if m > known:
+            sigma = self.widened(sigma, seen, known, m)
+        if self.relation == "learned" and len(arrived) and (arrived.round + 1) % self.every == 0:
+            sets = TaskSets.everyone(m)
+            duals = centers["model"].cpu().double()[seen]
+            inner = sets.gram(duals).view(m, m)  # B^T B: W W^T = Sigma B B^T Sigma / lambda^2
+            part = sigma[seen][:, seen]
+            found = cov_and_prec(part @ inner @ part / self.strength**2, self.eps)
+            sigma = torch.zeros_like(sigma)
+            sigma[seen.nonzero(), seen.nonzero()[:, 0]] = found.cov
+            memory = memory | {"condition": torch.full((1,), found.condition, dtype=torch.float64)}
+        return memory | {"covariance": sigma}, centers
+
+    def widened(self, sigma: Tensor, seen: Tensor, known: int, m: int) -> Tensor:
+        """Sigma with a variance of 1/m for every task that is new, and trace one."""
+        if self.relation == "same":
+            return torch.outer(seen.double(), seen.double()) / m
+        new = seen & (sigma.diagonal() == 0)
+        return sigma * (known / m) + torch.diag(new.double() / m)
+
+    @property
+    def wires(self) -> Wires:
+        """The center adds up before it sends: one row for each client."""
+        return AddsUp()
+
+    def words(self, n_clients: int) -> str:
+        """Tasks of their own, related."""
+        how = {"none": "not at all", "same": "as one model"}
+        related = how.get(self.relation, "by a covariance learned during the run")
+        return f"one center holds every client's task; they are related {related}"
+
+    def shows(self, view: View) -> dict[str, float]:
+        """The two objectives at the models of the round before, and how far they are apart."""
+        memory = view.memory
+        if not bool(memory["examples"].any()):
+            return {}
+        primal, dual = (float(memory[name].sum()) for name in ("primal", "dual"))
+        return {"primal": primal, "dual": dual, "gap": primal - dual, "condition": float(memory["condition"])}

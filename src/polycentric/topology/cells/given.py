@@ -1,19 +1,66 @@
-"""Cells of your own: a table of edges and clients, from a tensor or a file."""
+"""Cells of your own: a table of edges and clients, from a tensor or a file; and text files as they are read."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import math
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import UsageError, require
-from ...language import register
+from ...language import part_of, register
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry
-from .files import _is_number, _lines, _numbers, _read
+
+MOST_BYTES = 64 << 20  # of a file that is read
+
+
+def _lines(path: str, text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The words of a CSV file's first line that has any, and all such lines with their numbers."""
+    reader = csv.reader(io.StringIO(text))
+    try:
+        rows = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise UsageError(f"'{path}', line {reader.line_num}: {error}") from error
+    return [word.strip().lower() for word in rows[0][1]] if rows else [], rows
+
+
+def _numbers(path: str, line: int, row: Iterable[str], wanted: int) -> list[float]:
+    words = list(row)
+    try:
+        out = [float(word) for word in words]
+    except ValueError:
+        out = []
+    if len(out) != wanted or not all(map(math.isfinite, out)):
+        raise UsageError(f"'{path}', line {line}: {wanted} numbers are wanted, got '{','.join(words)}'"[:300])
+    return out
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _read(path: str) -> str:
+    try:
+        raw = Path(path).read_bytes() if Path(path).stat().st_size <= MOST_BYTES else None
+        require(raw is not None, f"'{path}' is larger than {MOST_BYTES >> 20} MiB; write pairs client,edge")
+        return (raw or b"").decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"'{path}' cannot be read: {reason}") from error
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,9 +159,8 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
         for line, row in rows[1:]:
             k, e = _numbers(path, line, row, 2)[:: 1 if head[0] == "client" else -1]
             good = k >= 0 and e >= 0 and k % 1 == 0 and e % 1 == 0 and e < MOST_EDGES and k < MOST_LINKS
-            require(
-                good, f"'{path}', line {line}: clients and edges are whole numbers from 0, got '{','.join(row)}'"[:300]
-            )
+            got = f"got '{','.join(row)}'"
+            require(good, f"'{path}', line {line}: clients and edges are whole numbers from 0, {got}"[:300])
             client.append(int(k))
             edge.append(int(e))
         return edge, client, 1 + max(edge, default=-1), 1 + max(client, default=-1)
@@ -132,3 +178,19 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
 
 
 register(Geometry, "table", CellTable)
+
+
+def geometry(cells: Any) -> Geometry:
+    """Cells as they may be given in Python: a geometry, its text, or a table (edges, clients) of 0/1."""
+    if isinstance(cells, Geometry):
+        return cells
+    if isinstance(cells, str):
+        made: Geometry = part_of("cells", cells, Geometry)
+        return made
+    try:
+        table = cells if isinstance(cells, Tensor) else torch.as_tensor(np.asarray(cells, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"cells must be a geometry such as Overlap(u=20, v=10), or a table of edges x clients, got {cells!r}"[:300]
+        ) from error
+    return GivenCells.of(table)

@@ -7,10 +7,9 @@
 The settings of a part are the parameters of what builds it, their types are its annotations.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -21,32 +20,22 @@ from ..errors import unknown
 # that nobody has registered yet: `polycentric.data` alone then knows the partition `cells` too.
 ROOMS = """data parts.aggregate parts.attack parts.objective parts.optimizer parts.privacy parts.select simulate.clock
 stacks.stack topology topology.cells.by_cell topology.cells.deal topology.cells.map topology.cells.shapes
-topology.cells.tables topology.graphs.networks""".split()
+topology.cells.given topology.graphs.networks""".split()
 
 
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """A name, what builds the part, and the settings it takes.
+    """A name, what builds the part, and the settings it takes."""
 
-    Arguments:
-        name: in lower case.
-        build: a class, or a function that says what it gives back; called with keywords, or with texts by their place
-            where it takes any number of them.
-        short: the setting meant by NAME=value.
-        then: the setting that what is before a + goes to.
-        about: what it is, in a line.
-        undo: the texts by their place that build a part, or None; where `build` takes any number of them.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        build: Callable[..., Any],
-        short: str = "",
-        then: str = "",
-        about: str = "",
-        undo: Callable[[Any], tuple[str, ...] | None] | None = None,
-    ) -> None:
-        self.name, self.build, self.short, self.then, self.about, self.undo = name, build, short, then, about, undo
+    name: str  # in lower case
+    build: Callable[
+        ..., Any
+    ]  # a class, or a function that says what it gives back; called with keywords, or with texts
+    # by their place where it takes any number of them
+    short: str = ""  # the setting meant by NAME=value
+    then: str = ""  # the setting that what is before a + goes to
+    about: str = ""  # what it is, in a line
+    undo: Callable[[Any], tuple[str, ...] | None] | None = None  # where `build` takes any number: the texts, or None
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:

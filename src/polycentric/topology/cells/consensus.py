@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array, csc_array
+from scipy.sparse import csc_array
 from scipy.sparse.linalg import eigs
 from torch import Tensor
 
 from ...errors import require
-from ...stacks.cohort import Cohort
-from ...stacks.mixing import Mixing
+from ...stacks import Cohort, Mixing
 from ..base import Topology
 from .coverage import covered
 
 if TYPE_CHECKING:
-    from .weights import OverCells
+    from .edges import OverCells
 
 CLOSE = 1e-9
 DENSE = 400  # edges up to which all eigenvalues are computed; beyond, those next to 1
@@ -108,8 +107,7 @@ def edge_summary(topology: OverCells, n_clients: int, seed: int) -> dict[str, An
     }
 
 
-def _rows(mixing: Mixing) -> coo_array:
+def _rows(mixing: Mixing) -> Any:
     """A mixing with its rows divided by their sums, sparse; an edge that hears nobody has an empty row."""
     receiver, sender, weight = mixing.links
-    total = mixing.total[receiver]
-    return coo_array((weight / total, (receiver, sender)), shape=mixing.shape).tocsr()
+    return Mixing.sparse(receiver, sender, weight / mixing.total[receiver], mixing.shape).to_csr()

@@ -11,16 +11,13 @@ The bound is for unbiased gradients of *one* objective: it says nothing about cl
 Reference: Wang and Joshi, Cooperative SGD, 2018, https://arxiv.org/abs/1808.07576
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 from ...errors import require
 from .decomposition import plan_for
-from .gossip import weights_for
+from .gossip import lambda_2, weights_for, zeta
 from .networks import Complete, ErdosRenyi, Network, Ring, Torus, graph_for
-from .spectra import lambda_2, zeta
 
 
 def penalty(tau: int, zeta: float) -> float:
@@ -35,42 +32,6 @@ def minimal_steps(clients: int, tau: int, zeta: float) -> float:
     require(clients >= 1, f"there must be at least 1 client, got {clients}")
     wanted = clients**3 * penalty(tau, zeta) ** 2
     return wanted if math.isinf(wanted) else float(math.ceil(wanted * (1 - 1e-12)))
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The three terms of the bound on the mean squared gradient after T steps."""
-
-    start: float  # how far there was to go
-    noise: float  # of the gradients, averaged over the clients
-    disagreement: float  # of the clients' models
-
-    @property
-    def total(self) -> float:
-        """Their sum."""
-        return self.start + self.noise + self.disagreement
-
-
-def bound(
-    clients: int,
-    tau: int,
-    zeta: float,
-    steps: int,
-    *,
-    smoothness: float = 1.0,
-    variance: float = 1.0,
-    distance: float = 1.0,
-) -> Bound:
-    """The bound with eta = sqrt(K / T) / L; `distance` is F(u_1) - F_inf. inf where eta is too long for it to hold.
-
-    The step size must satisfy  eta L + 5 eta^2 L^2 (tau / (1 - zeta))^2 <= 1.
-    """
-    require(steps >= 1, f"steps must be at least 1, got {steps}")
-    rate = math.sqrt(clients / steps)  # eta L
-    apart = math.inf if zeta == 1 else tau / (1 - zeta)
-    holds = rate + 5 * rate**2 * apart**2 <= 1
-    last = rate**2 * variance * penalty(tau, zeta) if holds else math.inf
-    return Bound(2 * distance * smoothness / (rate * steps), rate * variance / clients, last)
 
 
 @dataclass(frozen=True)

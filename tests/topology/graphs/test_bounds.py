@@ -1,4 +1,4 @@
-"""Rings in closed form, the table of minimal steps, the bound, and the advice in words."""
+"""Rings in closed form, the table of minimal steps, and the advice in words."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from polycentric.cli import outcome
 from polycentric.topology import metropolis, weights_for
 from polycentric.topology.graphs.decomposition import plan_for
 from polycentric.topology.graphs.networks import MATCHA_8, Edges
-from polycentric.topology.graphs.spectra import DENSE, doubly_stochastic, lambda_2, zeta
-from polycentric.topology.graphs.theory import advise, bound, minimal_steps, penalty
+from polycentric.topology.graphs.gossip import DENSE, doubly_stochastic, lambda_2, zeta
+from polycentric.topology.graphs.bounds import advise, minimal_steps, penalty
 
 RINGS = {  # clients: zeta, minimal steps for tau = 1, 2, 5, 10
     3: (0.0, 0, 27, 432, 2_187),
@@ -80,18 +80,10 @@ def test_what_is_doubly_stochastic():
 def test_from_the_minimal_steps_on_disagreement_costs_no_more_than_noise(tau):
     clients, found = 8, zeta(weights_for(Ring(), 8))
     steps = int(minimal_steps(clients, tau, found))
-    at = bound(clients, tau, found, steps + 1)
-    assert at.disagreement <= at.noise * (1 + 1e-9)
-    assert bound(clients, tau, found, steps // 2).disagreement > bound(clients, tau, found, steps // 2).noise
-    rate = 2 / math.sqrt(clients * (steps + 1))  # both noises together
-    assert at.noise + at.disagreement <= rate
-    assert at.start == pytest.approx(rate)
-
-
-def test_the_bound_says_nothing_where_the_step_is_too_long():
-    assert bound(8, 1, 0.0, 40).total == math.inf  # eta L + 5 eta^2 L^2 > 1
-    assert bound(8, 1, 0.0, 400).total < math.inf
-    assert bound(8, 1, 1.0, 10**9).total == math.inf
+    for total, holds in ((steps + 1, True), (steps // 2, False)):
+        rate = math.sqrt(clients / total)  # eta L
+        noise, disagreement = rate / clients, rate**2 * penalty(tau, found)
+        assert (disagreement <= noise * (1 + 1e-9)) == holds
 
 
 @pytest.mark.parametrize(
@@ -100,7 +92,6 @@ def test_the_bound_says_nothing_where_the_step_is_too_long():
         (lambda: minimal_steps(8, 0, 0.5), "tau is a number of local steps and must be at least 1, got 0"),
         (lambda: minimal_steps(0, 1, 0.5), "at least 1 client, got 0"),
         (lambda: penalty(1, 1.5), "zeta must be in [0, 1], got 1.5"),
-        (lambda: bound(8, 1, 0.5, 0), "steps must be at least 1, got 0"),
         (lambda: advise(Edges(((0, 1), (2, 3)), 4), 4), "the graph has 2 parts"),
     ],
 )
