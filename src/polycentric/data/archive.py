@@ -94,10 +94,7 @@ def _header(stream: IO[bytes], path: Path) -> _Header:
         not header.dtype.hasobject,
         f"{path.name}: an array holds Python objects (a pickle), which are never read; save plain arrays",
     )
-    require(
-        header.dtype.kind in "biufU",
-        f"{path.name}: an array is {header.dtype}; save plain numbers or strings",
-    )
+    require(header.dtype.kind in "biufU", f"{path.name}: an array is {header.dtype}; save plain numbers or strings")
     require(all(side >= 0 for side in header.shape), f"{path.name}: an array has the shape {header.shape}")
     return header
 
@@ -107,10 +104,7 @@ def _members(archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit:
     members = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
     known = {key: members[key] for key in wanted if key in members}
     total = sum(info.file_size for info in known.values())
-    require(
-        total <= limit,
-        f"{path.name} unpacks to {total:,} bytes, more than the limit of {limit:,}; pass limit=",
-    )
+    require(total <= limit, f"{path.name} unpacks to {total:,} bytes, more than the limit of {limit:,}; pass limit=")
     for key, info in known.items():
         require(
             info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),

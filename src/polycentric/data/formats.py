@@ -29,18 +29,7 @@ from .pictures import SUFFIXES, as_bytes, unpacked
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # FEMNIST's and EMNIST's order
 _EMNIST = {"byclass": CHARACTERS, "letters": " " + string.ascii_lowercase}  # label -> character
 _IDX = re.compile(r"(?:(.+)-)?(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
-_CIFAR10: tuple[str, ...] = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+_CIFAR10: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 # --- IDX
@@ -57,8 +46,7 @@ def idx(path: str | Path, *, limit: int = LIMIT) -> Pool:
     require(bool(files), f"{folder.name} has no IDX files such as train-images-idx3-ubyte.gz")
     sets = sorted({prefix for prefix, _, _ in files})
     require(
-        len(sets) == 1,
-        f"{folder.name} holds several IDX sets ({', '.join(sets)}); put each in a folder of its own",
+        len(sets) == 1, f"{folder.name} holds several IDX sets ({', '.join(sets)}); put each in a folder of its own"
     )
     prefix = sets[0]
     parts = sorted({part for _, part, _ in files}, key=("train", "test").index)
@@ -259,10 +247,7 @@ def hugging_face(
 def _column(name: str, column: str, values: list[Any]) -> Tensor:
     if hasattr(values[0], "convert"):  # a picture
         images = [as_bytes(value) for value in values]
-        require(
-            len({image.shape for image in images}) == 1,
-            f"{name}: pictures in '{column}' differ in size or colour",
-        )
+        require(len({image.shape for image in images}) == 1, f"{name}: pictures in '{column}' differ in size or colour")
         return torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2).copy())
     array = np.stack([np.asarray(value) for value in values])
     if array.dtype == np.uint8 and array.ndim == 3:

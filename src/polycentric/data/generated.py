@@ -64,12 +64,7 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5, clients: int = 30, seed: in
 
 
 def teacher(
-    clients: int = 10,
-    dimension: int = 20,
-    examples: int = 50,
-    rho: float = 0.7,
-    noise: float = 0.5,
-    seed: int = 0,
+    clients: int = 10, dimension: int = 20, examples: int = 50, rho: float = 0.7, noise: float = 0.5, seed: int = 0
 ) -> Pool:
     """Linear regression where client m's true vector is u_m = v + r_m, r_m ~ N(0, rho^2 I), v ~ N(0, I).
 

@@ -137,10 +137,7 @@ def printable(names: Any) -> tuple[str, ...]:
 
 def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
     name = path.name
-    require(
-        "x" in arrays or "jpeg" in arrays,
-        f"{name} has no array x (or jpeg, or text): it is not in the layout",
-    )
+    require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg, or text): it is not in the layout")
     require("y" in arrays, f"{name} has no array y: every example needs a label")
     symbols = _number(name, arrays, "symbols")
     x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
@@ -184,8 +181,7 @@ def _inputs(name: str, x: Array, symbols: int) -> Tensor:
         f"{name}: x is {x.dtype}, but images must be uint8 and series float; convert it",
     )
     require(
-        2 <= x.ndim <= 4 and 0 not in x.shape[1:],
-        f"{name}: x has shape {x.shape}, not one of (n, d) to (n, h, w, c)",
+        2 <= x.ndim <= 4 and 0 not in x.shape[1:], f"{name}: x has shape {x.shape}, not one of (n, d) to (n, h, w, c)"
     )
     if x.dtype == np.uint8 and x.ndim == 3:
         x = x[:, None]
@@ -258,10 +254,7 @@ def _names(name: str, arrays: Arrays, key: str, *, escape: bool = True) -> tuple
     names = arrays.get(key)
     if names is None:
         return ()
-    require(
-        names.ndim == 1 and (names.dtype.kind == "U" or not names.size),
-        f"{name}: {key} must be a row of strings",
-    )
+    require(names.ndim == 1 and (names.dtype.kind == "U" or not names.size), f"{name}: {key} must be a row of strings")
     return printable(names) if escape else tuple(map(str, names))
 
 
@@ -270,10 +263,7 @@ def _clients(name: str, arrays: Arrays, n: int) -> tuple[Tensor | None, tuple[st
     if client is None:
         return None, ()
     require(client.shape == (n,), f"{name}: client has shape {client.shape} for {n} examples")
-    require(
-        client.dtype.kind in "iuU",
-        f"{name}: client is {client.dtype}, but ids must be whole numbers or strings",
-    )
+    require(client.dtype.kind in "iuU", f"{name}: client is {client.dtype}, but ids must be whole numbers or strings")
     index, ids = renumbered(client)
     names = _names(name, arrays, "client_names")
     if not names:

@@ -168,10 +168,7 @@ def _characters(name: str, xs: list[Any], ys: list[Any]) -> _Examples:
 def _words(name: str, xs: list[Any]) -> Tensor:
     rows = torch.zeros(len(xs), WORDS, dtype=torch.int32)
     for row, x in zip(rows, xs, strict=True):
-        require(
-            isinstance(x, list) and len(x) > 4,
-            f"{name}: a message must be a list whose 5th entry is its text",
-        )
+        require(isinstance(x, list) and len(x) > 4, f"{name}: a message must be a list whose 5th entry is its text")
         words = [1 + zlib.crc32(word.encode()) % BUCKETS for word in _WORD.findall(str(x[4]).lower())[:WORDS]]
         if words:  # from the left, so that a reader of the sequence ends on a word
             row[-len(words) :] = torch.tensor(words, dtype=torch.int32)

@@ -56,8 +56,7 @@ class Natural:
             return pool
         if self.clients > there:
             warnings.warn(
-                f"data '{pool.name}' have {there} natural clients, not {self.clients}: all are kept",
-                stacklevel=2,
+                f"data '{pool.name}' have {there} natural clients, not {self.clients}: all are kept", stacklevel=2
             )
             return pool
         # By name, so that a client's luck does not depend on who else is there.
@@ -66,9 +65,7 @@ class Natural:
         new = torch.full((there,), -1).index_copy(0, chosen, torch.arange(self.clients))
         kept = new[pool.client] >= 0
         return replace(
-            some_of(pool, kept),
-            client=new[pool.client[kept]],
-            clients=tuple(pool.clients[k] for k in chosen.tolist()),
+            some_of(pool, kept), client=new[pool.client[kept]], clients=tuple(pool.clients[k] for k in chosen.tolist())
         )
 
 

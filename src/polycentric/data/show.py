@@ -86,13 +86,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
     bars.tick_params(left=False, labelleft=False)
     bars.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     bars.spines[["top", "right"]].set_visible(False)
-    figure.colorbar(
-        image,
-        ax=bars,
-        fraction=0.12,
-        label="share of the client's labels",
-        format=PercentFormatter(1.0),
-    )
+    figure.colorbar(image, ax=bars, fraction=0.12, label="share of the client's labels", format=PercentFormatter(1.0))
     figure.suptitle(
         f"{federation.name}: labels of {n_clients:,} clients, heterogeneity {heterogeneity(federation):.2f}"
     )
@@ -150,9 +144,7 @@ def _rows(federation: Federation, counts: Tensor) -> _Rows:
     sizes = torch.bincount(row).tolist()
     about = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
     return _Rows(
-        [f"{size} clients" for size in sizes],
-        binned,
-        f"a row is {about} clients, sorted by their commonest label",
+        [f"{size} clients" for size in sizes], binned, f"a row is {about} clients, sorted by their commonest label"
     )
 
 

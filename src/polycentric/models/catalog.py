@@ -71,8 +71,7 @@ MODELS: dict[str, Recipe] = {
     "mlp": Recipe("one hidden layer of 128", mlp),
     "2nn": Recipe("FedAvg's two hidden layers of 200", partial(mlp, hidden=(200, 200))),
     "lg-mlp": Recipe(
-        "LG-FedAvg's net for MNIST: hidden layers of 512, 256, 256, 128",
-        partial(mlp, hidden=(512, 256, 256, 128)),
+        "LG-FedAvg's net for MNIST: hidden layers of 512, 256, 256, 128", partial(mlp, hidden=(512, 256, 256, 128))
     ),
     "mnist-cnn": Recipe(
         "FedAvg's net for MNIST: two 5 x 5 convolutions (32, 64), dense 512",
@@ -93,10 +92,7 @@ MODELS: dict[str, Recipe] = {
         smallest=4,
     ),
     "lg-lenet": Recipe(
-        "LG-FedAvg's net for CIFAR-10: two 5 x 5 convolutions (6, 16), dense 120, 100",
-        lg_lenet,
-        "images",
-        smallest=16,
+        "LG-FedAvg's net for CIFAR-10: two 5 x 5 convolutions (6, 16), dense 120, 100", lg_lenet, "images", smallest=16
     ),
     "celeba-cnn": Recipe("LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"),
     "vgg11": Recipe("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
