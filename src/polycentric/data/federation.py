@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -205,7 +205,6 @@ class Pool:
     protected: Tensor | None = None  # (examples,)
     note: str = ""
     symbols: int = 0
-    extra: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part in ("y", "client", "test", "common_test", "group", "protected"):

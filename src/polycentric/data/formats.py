@@ -1,8 +1,7 @@
 """The files other people publish data sets in: IDX (the MNIST family), CIFAR batches, folders of pictures,
 and Hugging Face's datasets, which are objects rather than files.
 
-Each reader gives a `Pool`. Files are foreign data: sizes are checked before anything is unpacked, pickles are
-never read, and whatever is wrong becomes one line that names the file.
+Each reader gives a `Pool`, and trusts no file, as `archive` does not.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .pictures import SUFFIXES, as_bytes, unpacked
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # FEMNIST's and EMNIST's order
 _EMNIST = {"byclass": CHARACTERS, "letters": " " + string.ascii_lowercase}  # label -> character
 _IDX = re.compile(r"(?:(.+)-)?(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
-_CIFAR10: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 
 
 # --- IDX

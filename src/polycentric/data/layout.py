@@ -1,19 +1,16 @@
 """The library's own file: one .npz of plain arrays that holds a whole data set.
 
-    x                           examples: uint8 images (n, h, w) or (n, h, w, c), float series
-                                (n, time, channels), or vectors (n, d)
-    symbols                     says that x holds symbols (n, length), and how many there are
-    jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
-    text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
-    y, classes                  labels 0..C-1 and their names; real targets have no classes
-    client, client_names        natural client of each example (absent: the set must be partitioned)
-    test, canonical_test        True for test examples: with natural clients, and in the set's usual form
-    group, group_names          a known population of each example, to judge by
-    protected                   a protected attribute of each example
-    note                        what the reader of a number must know
-
-A file is foreign data. Sizes are checked before anything is unpacked, objects (pickles) are never read, and
-whatever is wrong becomes one line that names the file.
+x                           examples: uint8 images (n, h, w) or (n, h, w, c), float series
+                            (n, time, channels), or vectors (n, d)
+symbols                     says that x holds symbols (n, length), and how many there are
+jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
+text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
+y, classes                  labels 0..C-1 and their names; real targets have no classes
+client, client_names        natural client of each example (absent: the set must be partitioned)
+test, canonical_test        True for test examples: with natural clients, and in the set's usual form
+group, group_names          a known population of each example, to judge by
+protected                   a protected attribute of each example
+note                        what the reader of a number must know
 """
 
 from __future__ import annotations

@@ -10,17 +10,15 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
-from ..runs.metrics import is_share
+from ..runs.metrics import Floats, is_share
 from .figure import band, colour, panels, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = npt.NDArray[np.float64]
 # What is along the axis; a function makes it from a run's folder and the rounds of its evaluations.
 Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"] | Callable[[Path, list[int]], Any]
 Metric = str | Callable[[dict[str, Any]], float | None]  # its name, or how it is made from an evaluation

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..runs.metrics import gini
+from ..runs.metrics import Ints, gini
 from .figure import colour, panels
-
-Ints = npt.NDArray[np.int64]
 
 
 def took_part(run: Path) -> Ints:

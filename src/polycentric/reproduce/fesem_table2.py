@@ -240,10 +240,9 @@ FESEM_TABLE2 = Table(
         "accuracy (sweeps/fesem-table2-*.toml): for FedAvg, FedSGD, NoFed and FedDANE each; all other methods have "
         f"FedAvg's. unipen62: {', '.join(f'{n} {r:g}' for n, r in RATES['unipen62'].items())}; celeba-smile: "
         f"{', '.join(f'{n} {r:g}' for n, r in RATES['celeba-smile'].items())}.",
-        "mu = 0.1 for FedProx and FedDANE; step 0.6 for FedDist and FedDWS; Robust trims 5 %; Clustered splits "
-        "after round 20 by the defaults of `cfl`; HypCluster begins from different models. "
-        "FedAvg, FedProx, FedDANE, FedDWS and FedSGD count examples; FedDist and those with several centers count "
-        "clients, as in their papers.",
+        "mu = 0.1 for FedProx and FedDANE; step 0.6 for FedDist and FedDWS; Robust trims 5 %; Clustered splits after "
+        "round 20 by the defaults of `cfl`; HypCluster begins from different models. FedAvg, FedProx, FedDANE, FedDWS "
+        "and FedSGD count examples; FedDist and those with several centers count clients, as in their papers.",
         "The paper does not say which F1 it means; ours is every client's class-macro F1, weighted by examples (micro) "
         "or not (macro). Its text scores after fine-tuning; its published program reports the best of its centers by "
         "test accuracy. Its numbers therefore stand beside every section. In its second version FedProx has 72.6 micro "
