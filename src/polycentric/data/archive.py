@@ -79,10 +79,8 @@ def _header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], bool, np.dt
     version = npy.read_magic(stream)
     require(version in readers, f"{path.name}: an array is in .npy version {version}, not 1.0 or 2.0")
     shape, fortran, dtype = readers[version](stream)
-    require(
-        not dtype.hasobject,
-        f"{path.name}: an array holds Python objects (a pickle), which are never read; save plain arrays",
-    )
+    good = not dtype.hasobject
+    require(good, f"{path.name}: an array holds Python objects (a pickle), which are never read; save plain arrays")
     require(dtype.kind in "biufU", f"{path.name}: an array is {dtype}; save plain numbers or strings")
     require(all(side >= 0 for side in shape), f"{path.name}: an array has the shape {shape}")
     return shape, fortran, dtype
@@ -95,20 +93,16 @@ def _members(archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit:
     total = sum(info.file_size for info in known.values())
     require(total <= limit, f"{path.name} unpacks to {total:,} bytes, more than the limit of {limit:,}; pass limit=")
     for key, info in known.items():
-        require(
-            info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
-            f"{path.name}: array {key} is packed in an unusual way; save it with numpy.savez_compressed",
-        )
+        good = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        require(good, f"{path.name}: array {key} is packed in an unusual way; save it with numpy.savez_compressed")
         # Deflate cannot do better than 1 to 1,032; half of that on a large array is no real data.
         require(
             info.file_size <= 64 << 20 or info.file_size <= 500 * info.compress_size,
             f"{path.name}: array {key} unpacks from {info.compress_size:,} to {info.file_size:,} bytes, "
             "which no real data do; the file is refused",
         )
-    require(
-        sum(info.compress_size for info in known.values()) <= path.stat().st_size,
-        f"{path.name} declares more bytes than it has; get it again",
-    )
+    good = sum(info.compress_size for info in known.values()) <= path.stat().st_size
+    require(good, f"{path.name} declares more bytes than it has; get it again")
     return known
 
 

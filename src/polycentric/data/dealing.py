@@ -116,10 +116,8 @@ def only_classes(pool: Pool, kept: Tensor) -> Pool:
 
 def check_labels(what: str, pool: Pool) -> None:
     """Refuse a pool without classes."""
-    require(
-        bool(pool.classes) and not pool.y.is_floating_point(),
-        f"{what} deals by label, but '{pool.name}' has real targets; choose natural, iid or quantity",
-    )
+    good = bool(pool.classes) and not pool.y.is_floating_point()
+    require(good, f"{what} deals by label, but '{pool.name}' has real targets; choose natural, iid or quantity")
 
 
 def check_count(what: str, value: object, least: int = 1) -> None:

@@ -35,10 +35,8 @@ class Split:
 
     def __post_init__(self) -> None:
         require(len(self.x) == len(self.y), f"a split has {len(self.x)} examples but {len(self.y)} labels")
-        require(
-            int(self.offset[0]) == 0 and int(self.offset[-1]) == len(self.y),
-            f"offsets run from {int(self.offset[0])} to {int(self.offset[-1])}, not from 0 to {len(self.y)}",
-        )
+        good = int(self.offset[0]) == 0 and int(self.offset[-1]) == len(self.y)
+        require(good, f"offsets run from {int(self.offset[0])} to {int(self.offset[-1])}, not from 0 to {len(self.y)}")
         if self.piece is not None and len(self.piece):
             low, high, runs = int(self.piece.min()), int(self.piece.max()), len(self.offset) - 1
             require(0 <= low and high < runs, f"pieces run from {low} to {high}, but there are runs 0 to {runs - 1}")

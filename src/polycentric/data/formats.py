@@ -55,10 +55,8 @@ def idx(path: str | Path, *, limit: int = LIMIT) -> Pool:
             require((prefix, part, kind) in files, f"{folder.name}: the {kind} of the {part} part are missing")
         xs.append(_idx_file(files[prefix, part, "images"], 3, limit))
         ys.append(_idx_file(files[prefix, part, "labels"], 1, limit))
-        require(
-            len(xs[-1]) == len(ys[-1]),
-            f"{folder.name}: the {part} part has {len(xs[-1])} images but {len(ys[-1])} labels",
-        )
+        good = len(xs[-1]) == len(ys[-1])
+        require(good, f"{folder.name}: the {part} part has {len(xs[-1])} images but {len(ys[-1])} labels")
     require(len({x.shape[1:] for x in xs}) == 1, f"{folder.name}: train and test images differ in size")
     x, values = np.concatenate(xs)[:, None], np.concatenate(ys)
     require(x.size > 0, f"{folder.name} has no examples")
@@ -90,15 +88,11 @@ def _idx_file(path: Path, n_sides: int, limit: int) -> Array:
         head = stream.read(4 + 4 * n_sides)
         require(len(head) == 4 + 4 * n_sides, f"{path.name} is cut short in its header; get it again")
         zero, kind, sides, *shape = struct.unpack(f">HBB{n_sides}I", head)
-        require(
-            (zero, kind, sides) == (0, 8, n_sides),
-            f"{path.name} begins with {head[:4].hex()}, not 000008{n_sides:02x}: it is no such IDX file",
-        )
+        good = (zero, kind, sides) == (0, 8, n_sides)
+        require(good, f"{path.name} begins with {head[:4].hex()}, not 000008{n_sides:02x}: it is no such IDX file")
         expected = math.prod(shape)
-        require(
-            expected <= min(size, limit),
-            f"{path.name} declares {expected:,} bytes, which its size or the limit forbids; get it again",
-        )
+        good = expected <= min(size, limit)
+        require(good, f"{path.name} declares {expected:,} bytes, which its size or the limit forbids; get it again")
         data = _exactly(stream, expected, path)
     return np.frombuffer(data, np.uint8).reshape(shape)
 
@@ -187,10 +181,8 @@ def folders(path: str | Path, *, size: tuple[int, int] | None = None, limit: int
     require(bool(files), f"{root.name} has no pictures kept as CLIENT/CLASS/picture.png")
     inside = root.resolve()
     for file in files:
-        require(
-            file.resolve().is_relative_to(inside),
-            f"{file.relative_to(root)} is a link that leaves {root.name}; put the picture itself there",
-        )
+        good = file.resolve().is_relative_to(inside)
+        require(good, f"{file.relative_to(root)} is a link that leaves {root.name}; put the picture itself there")
     client, clients = renumbered(np.array([file.parts[-3] for file in files]))
     y, classes = renumbered(np.array([file.parts[-2] for file in files]))
     x = unpacked(files, [str(file.relative_to(root)) for file in files], size, limit)

@@ -110,10 +110,8 @@ def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor
 def finite(name: str, what: str, values: Array) -> Tensor:
     """Numbers as float32, or a line saying that some are not numbers."""
     numbers = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
-    require(
-        bool(numbers.isfinite().all()),
-        f"{name}: {what} holds NaN, infinity or numbers too large; remove or fill them before loading",
-    )
+    good = bool(numbers.isfinite().all())
+    require(good, f"{name}: {what} holds NaN, infinity or numbers too large; remove or fill them before loading")
     return numbers
 
 
@@ -168,15 +166,11 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
 def _inputs(name: str, x: Array, symbols: int) -> Tensor:
     if symbols:
         require(x.dtype.kind in "iu" and x.ndim == 2, f"{name}: symbols must be whole numbers (n, length)")
-        require(
-            x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols,
-            f"{name}: x holds symbols outside 0 to {symbols - 1}",
-        )
+        good = x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols
+        require(good, f"{name}: x holds symbols outside 0 to {symbols - 1}")
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8 if symbols <= 256 else np.int32))
-    require(
-        x.dtype == np.uint8 or x.dtype.kind == "f",
-        f"{name}: x is {x.dtype}, but images must be uint8 and series float; convert it",
-    )
+    good = x.dtype == np.uint8 or x.dtype.kind == "f"
+    require(good, f"{name}: x is {x.dtype}, but images must be uint8 and series float; convert it")
     require(
         2 <= x.ndim <= 4 and 0 not in x.shape[1:], f"{name}: x has shape {x.shape}, not one of (n, d) to (n, h, w, c)"
     )
@@ -201,10 +195,8 @@ def _slices(name: str, arrays: Arrays, what: str) -> tuple[Array, list[int]]:
     if offset is None or offset.ndim != 1 or offset.dtype.kind not in "iu" or len(offset) < 2:
         raise UsageError(f"{name}: {what} needs an array offset of whole numbers that says where each piece begins")
     places = offset.astype(np.int64)
-    require(
-        int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all()),
-        f"{name}: offset must rise from 0 to {len(whole)}, the length of {what}",
-    )
+    good = int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all())
+    require(good, f"{name}: offset must rise from 0 to {len(whole)}, the length of {what}")
     return whole, [int(place) for place in places]
 
 
@@ -215,10 +207,8 @@ def _text(path: Path, arrays: Arrays, stride: int) -> Pool:
     vocabulary = _names(name, arrays, "vocab", escape=False)
     roles = _names(name, arrays, "role")
     require(len(roles) == len(places) - 1, f"{name}: {len(roles)} roles, but offset cuts {len(places) - 1} texts")
-    require(
-        0 < len(vocabulary) <= 256 and all(len(c) == 1 and ord(c) < 256 for c in vocabulary),
-        f"{name}: vocab must name 1 to 256 single characters",
-    )
+    good = 0 < len(vocabulary) <= 256 and all(len(c) == 1 and ord(c) < 256 for c in vocabulary)
+    require(good, f"{name}: vocab must name 1 to 256 single characters")
     code = np.full(256, -1, np.int16)
     code[[ord(c) for c in vocabulary]] = np.arange(len(vocabulary))
     symbols = code[text]
@@ -265,10 +255,8 @@ def _clients(name: str, arrays: Arrays, n: int) -> tuple[Tensor | None, tuple[st
     names = _names(name, arrays, "client_names")
     if not names:
         return index, ids
-    require(
-        client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names),
-        f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names",
-    )
+    good = client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names)
+    require(good, f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names")
     return index, tuple(names[int(i)] for i in ids)
 
 

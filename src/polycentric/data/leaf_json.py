@@ -111,10 +111,8 @@ def _users(path: Path) -> dict[str, tuple[list[Any], list[Any]]]:
             require(isinstance(data, dict), f"{path.name}: user '{user}' has no entry in user_data")
             x, y = data.get("x"), data.get("y")
             require(isinstance(x, list) and isinstance(y, list), f"{path.name}: x and y of '{user}' must be lists")
-            require(
-                len(x) == len(y) == (len(y) if count is None else count),
-                f"{path.name}: user '{user}' has {len(x)} x and {len(y)} y, but num_samples says {count}",
-            )
+            good = len(x) == len(y) == (len(y) if count is None else count)
+            require(good, f"{path.name}: user '{user}' has {len(x)} x and {len(y)} y, but num_samples says {count}")
             found[str(user)] = (x, y)
         return found
 
@@ -147,10 +145,8 @@ def _labels(name: str, ys: list[Any], *, characters: bool = False) -> tuple[Tens
 
 
 def _characters(name: str, xs: list[Any], ys: list[Any]) -> Examples:
-    require(
-        all(isinstance(x, str) and len(x) == WINDOW for x in xs),
-        f"{name}: text must come in strings of {WINDOW} characters",
-    )
+    good = all(isinstance(x, str) and len(x) == WINDOW for x in xs)
+    require(good, f"{name}: text must come in strings of {WINDOW} characters")
     require(all(isinstance(y, str) and len(y) == 1 for y in ys), f"{name}: y must be one character each")
     found = set().union(*map(set, xs), ys)
     alphabet = ALPHABET if found <= set(ALPHABET) else "".join(sorted(found))
@@ -173,10 +169,8 @@ def _words(name: str, xs: list[Any]) -> Tensor:
 def _picture(root: Path, name: Any) -> Path:
     """Where a named picture lies: inside the folder, whatever the name says."""
     inside = PurePosixPath(str(name))
-    require(
-        isinstance(name, str) and not inside.is_absolute() and ".." not in inside.parts and "\\" not in name,
-        f"{root.name}: picture '{name}' must be named by a path inside the folder, without '..'",
-    )
+    good = isinstance(name, str) and not inside.is_absolute() and ".." not in inside.parts and "\\" not in name
+    require(good, f"{root.name}: picture '{name}' must be named by a path inside the folder, without '..'")
     for folder in _PICTURE_FOLDERS:
         file = root / folder / inside
         if file.is_file():

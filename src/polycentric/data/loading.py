@@ -46,10 +46,8 @@ def load(
     40
     """
     if isinstance(data, Federation):
-        require(
-            partition is None and clients is None,
-            f"federation '{data.name}' is dealt already; give a name or a pool to deal anew",
-        )
+        good = partition is None and clients is None
+        require(good, f"federation '{data.name}' is dealt already; give a name or a pool to deal anew")
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
     source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid)

@@ -11,9 +11,8 @@
     Turned(deal, 2)      any other partition, and then half of the clients see their images upside down
     Sampled(deal, 10000) any other partition, of so many examples
 
-A partition takes a `Pool` and a seed and gives the pool back with a client for every example. Training and
-test examples are dealt by the same rule in the same proportions, so a client's test labels follow its
-training labels.
+A partition takes a `Pool` and a seed and gives the pool back with a client for every example. Training and test
+examples are dealt by the same rule in the same proportions, so a client's test labels follow its training labels.
 Every draw is a function of its key (see `draw`): the same seed deals the same cards on every machine.
 """
 
@@ -307,10 +306,8 @@ def parse(text: str, clients: int | None = None, otherwise: int | None = None) -
     while hasattr(inner, "deal"):
         inner = inner.deal
     said = getattr(inner, "clients", None)
-    require(
-        clients is None or said == clients,
-        f"partition '{text}' is for {said} clients, but clients is {clients}; leave one of them out",
-    )
+    good = clients is None or said == clients
+    require(good, f"partition '{text}' is for {said} clients, but clients is {clients}; leave one of them out")
     return made
 
 

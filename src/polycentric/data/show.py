@@ -67,8 +67,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
     labels = figure.add_subplot(grid[0])
     shares = masked_equal(_shares(counts.double()).numpy(), 0)  # a class a client lacks stays white
     image = labels.imshow(shares, aspect="auto", cmap="magma_r", interpolation="nearest", vmin=0)
-    labels.set_xlabel("class")
-    labels.set_ylabel("client, sorted by commonest label")
+    labels.set(xlabel="class", ylabel="client, sorted by commonest label")
     labels.yaxis.set_major_locator(MaxNLocator(integer=True))
     step = 1 if n_classes <= 64 else n_classes // 40 + 1
     names = federation.classes[::step]

@@ -108,15 +108,11 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
         name: what to call it: letters, digits, '-', '_' and '.'.
         force: replace an installed data set of that name.
     """
-    require(
-        bool(_NAME.fullmatch(name)) and name not in entries(Pool),
-        f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name",
-    )
+    good = bool(_NAME.fullmatch(name)) and name not in entries(Pool)
+    require(good, f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name")
     target = _cache() / f"{name}.npz"
-    require(
-        force or not target.exists(),
-        f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it",
-    )
+    good = force or not target.exists()
+    require(good, f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it")
     pool = read(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

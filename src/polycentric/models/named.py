@@ -103,10 +103,8 @@ def build(
     199210
     """
     shape = tuple(shape)
-    require(
-        len(shape) > 0 and min(shape) > 0,
-        f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}",
-    )
+    good = len(shape) > 0 and min(shape) > 0
+    require(good, f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}")
     require(n_outputs > 0, f"n_outputs is the number of classes, at least 1, not {n_outputs}")
     called = name if isinstance(name, str) else _called(name)
     # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
@@ -148,10 +146,8 @@ def _from_ours(name: str, shape: tuple[int, ...], n_outputs: int, symbols: int) 
 def _imported(name: str) -> object:
     """What 'module:attribute' names."""
     path, _, attribute = name.partition(":")
-    require(
-        path != "" and attribute != "",
-        f"model '{name}' is neither a known name nor 'module:attribute'; write for example 'mynet:Net'",
-    )
+    good = path != "" and attribute != ""
+    require(good, f"model '{name}' is neither a known name nor 'module:attribute'; write for example 'mynet:Net'")
     try:
         module = importlib.import_module(path)
     except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen

@@ -53,17 +53,13 @@ def draw_rounds(run: Run, path: Path) -> bool:
     with panels(path, 1, 3, size=(3.6, 2.9)) as axes:
         first, second, third = axes[0]
         first.plot([row["round"] for row in rows], [row[name] for row in rows], color="#333333")
-        if name == "intra_cluster":
-            first.set_yscale("log")
-        first.set_title(title)
+        first.set(title=title, yscale="log" if name == "intra_cluster" else "linear")
         second.stackplot(rounds, sizes, colors=[colour(k) for k in range(n)], linewidth=0, step="post")
-        second.set_title("clients of each cluster")
-        second.set_ylim(0, table.shape[1])
+        second.set(title="clients of each cluster", ylim=(0, table.shape[1]))
         third.bar(rounds[1:], moved, width=0.8 * float(np.min(np.diff(rounds))), color="#777777")
         third.set_title("moved since the last look")
         for axis in axes[0]:
-            axis.set_xlabel("round")
-            axis.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
+            axis.set(xlabel="round", xlim=(rounds[0] - 0.5, rounds[-1] + 0.5))
     return True
 
 
@@ -73,13 +69,10 @@ def draw_map(seen: Looks, path: Path, *, seed: int = 0) -> bool:
     with panels(path, 1, 2, size=(4.4, 3.9)) as axes:
         left, right = axes[0]
         scatter(left, flat, seen)
-        left.set_title("PCA")
-        left.set_xlabel(f"first axis, {share[0]:.0%} of the variance")
-        left.set_ylabel(f"second axis, {share[1]:.0%}")
+        first, second = f"first axis, {share[0]:.0%} of the variance", f"second axis, {share[1]:.0%}"
+        left.set(title="PCA", xlabel=first, ylabel=second)
         scatter(right, neighbours(seen.gram, seed), seen)
-        right.set_title("t-SNE")
-        right.set_xticklabels([])
-        right.set_yticklabels([])
+        right.set(title="t-SNE", xticklabels=[], yticklabels=[])
         handles, labels = left.get_legend_handles_labels()
         left.figure.legend(
             handles, labels, loc="outside lower center", ncols=min(8, len(labels)), columnspacing=1.1, handletextpad=0.3
