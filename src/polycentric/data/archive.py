@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError, require
 
-Array = NDArray[Any]
-Arrays = dict[str, Array]
+AnyArray = NDArray[Any]
+Arrays = dict[str, AnyArray]
 
 LIMIT = 16 << 30  # bytes that a file may unpack to
 
@@ -106,7 +106,7 @@ def _members(archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit:
     return known
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> AnyArray:
     with archive.open(info) as stream:
         shape, fortran, dtype = _header(stream, path)
         n_bytes = math.prod(shape) * dtype.itemsize

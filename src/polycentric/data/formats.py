@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
-from .archive import LIMIT, Array, reading
+from .archive import LIMIT, AnyArray, reading
 from .federation import Pool
 from .layout import finite, labels, printable, renumbered
 from .pictures import SUFFIXES, as_bytes, unpacked
@@ -62,13 +62,11 @@ def idx(path: str | Path, *, limit: int = LIMIT) -> Pool:
     require(x.size > 0, f"{folder.name} has no examples")
     found, y = np.unique(values, return_inverse=True)
     alphabet = next((_EMNIST[key] for key in _EMNIST if prefix.endswith(key)), "")
-    return Pool(
-        name=prefix or folder.resolve().name,
-        x=torch.from_numpy(x.swapaxes(2, 3).copy() if prefix.startswith("emnist") else x),
-        y=torch.from_numpy(y.reshape(-1).astype(np.int64)),
-        classes=tuple(alphabet[v] if v < len(alphabet) else str(v) for v in found.tolist()),
-        test=_test_part(ys) if len(parts) == 2 else None,
-    )
+    classes = tuple(alphabet[v] if v < len(alphabet) else str(v) for v in found.tolist())
+    images = torch.from_numpy(x.swapaxes(2, 3).copy() if prefix.startswith("emnist") else x)
+    target = torch.from_numpy(y.reshape(-1).astype(np.int64))
+    test = _test_part(ys) if len(parts) == 2 else None
+    return Pool(prefix or folder.resolve().name, images, target, classes, test=test)
 
 
 def idx_files(folder: Path) -> dict[tuple[str, str, str], Path]:
@@ -81,7 +79,7 @@ def idx_files(folder: Path) -> dict[tuple[str, str, str], Path]:
     return files
 
 
-def _idx_file(path: Path, n_sides: int, limit: int) -> Array:
+def _idx_file(path: Path, n_sides: int, limit: int) -> AnyArray:
     packed = path.suffix == ".gz"
     with reading(path), gzip.open(path) if packed else path.open("rb") as stream:
         size = path.stat().st_size * (1_100 if packed else 1)  # deflate cannot unpack to more
@@ -134,13 +132,9 @@ def cifar(path: str | Path, *, limit: int = LIMIT) -> Pool:
     table = np.concatenate(rows)
     require(len(table) > 0, f"{folder.name} has no examples")
     y, classes = labels(folder.name, table[:, n_labels - 1], _cifar_names(names_file, known))
-    return Pool(
-        name=f"cifar{len(known)}",
-        x=torch.from_numpy(table[:, n_labels:].reshape(-1, 3, 32, 32).copy()),
-        y=y,
-        classes=classes,
-        test=_test_part([np.concatenate(rows[:-1]), rows[-1]]) if test.is_file() else None,
-    )
+    x = torch.from_numpy(table[:, n_labels:].reshape(-1, 3, 32, 32).copy())
+    flag = _test_part([np.concatenate(rows[:-1]), rows[-1]]) if test.is_file() else None
+    return Pool(f"cifar{len(known)}", x, y, classes, test=flag)
 
 
 def cifar_pickles(folder: Path) -> bool:
@@ -150,7 +144,7 @@ def cifar_pickles(folder: Path) -> bool:
     )
 
 
-def _cifar_rows(path: Path, width: int, limit: int) -> Array:
+def _cifar_rows(path: Path, width: int, limit: int) -> AnyArray:
     with reading(path):
         size = path.stat().st_size
         require(size <= limit, f"{path.name} has {size:,} bytes, more than the limit of {limit:,}; pass limit=")

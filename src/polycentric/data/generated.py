@@ -55,14 +55,10 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5, clients: int = 30, seed: in
         x = mean[client] + deviation * draw.normal(seed, "x", client, counter)
         ys.append((x @ weight[client].T + bias[client]).argmax(1))
         xs.append(x.float())
-    return Pool(
-        name=f"synthetic({alpha:g},{beta:g})",
-        x=torch.cat(xs),
-        y=torch.cat(ys),
-        classes=tuple(map(str, range(n_classes))),
-        client=torch.repeat_interleave(k, sizes),
-        clients=tuple(map(str, range(clients))),
-    )
+    owner, names = torch.repeat_interleave(k, sizes), tuple(map(str, range(clients)))
+    classes = tuple(map(str, range(n_classes)))
+    name = f"synthetic({alpha:g},{beta:g})"
+    return Pool(name, torch.cat(xs), torch.cat(ys), classes, client=owner, clients=names)
 
 
 def teacher(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
-from .archive import LIMIT, Array, Arrays, reading, shapes, unzipped
+from .archive import LIMIT, AnyArray, Arrays, reading, shapes, unzipped
 from .federation import Pool
 from .pictures import unpacked
 
@@ -95,7 +95,7 @@ def summary(path: Path) -> str:
         return str(mistake)
 
 
-def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
+def labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Check labels or real targets; without names a class is called by its number."""
     require(y.ndim == 1, f"{name}: y has shape {y.shape}, but must be one label for each example")
     if y.dtype.kind == "f" and not classes:
@@ -107,7 +107,7 @@ def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor
     return torch.from_numpy(y.astype(np.int64)), classes or tuple(map(str, range(high + 1)))
 
 
-def finite(name: str, what: str, values: Array) -> Tensor:
+def finite(name: str, what: str, values: AnyArray) -> Tensor:
     """Numbers as float32, or a line saying that some are not numbers."""
     numbers = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
     good = bool(numbers.isfinite().all())
@@ -115,7 +115,7 @@ def finite(name: str, what: str, values: Array) -> Tensor:
     return numbers
 
 
-def renumbered(client: Array) -> tuple[Tensor, tuple[str, ...]]:
+def renumbered(client: AnyArray) -> tuple[Tensor, tuple[str, ...]]:
     """Clients 0..n-1 in place of any ids, and the ids as names."""
     ids, index = np.unique(client, return_inverse=True)
     return torch.from_numpy(index.reshape(-1).astype(np.int64)), printable(ids)
@@ -163,7 +163,7 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
     )
 
 
-def _inputs(name: str, x: Array, symbols: int) -> Tensor:
+def _inputs(name: str, x: AnyArray, symbols: int) -> Tensor:
     if symbols:
         require(x.dtype.kind in "iu" and x.ndim == 2, f"{name}: symbols must be whole numbers (n, length)")
         good = x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols
@@ -188,7 +188,7 @@ def _pictures(name: str, arrays: Arrays, limit: int) -> Tensor:
     return torch.from_numpy(images)
 
 
-def _slices(name: str, arrays: Arrays, what: str) -> tuple[Array, list[int]]:
+def _slices(name: str, arrays: Arrays, what: str) -> tuple[AnyArray, list[int]]:
     """A long array and the places where it is cut."""
     whole, offset = arrays[what], arrays.get("offset")
     require(whole.ndim == 1 and whole.dtype == np.uint8, f"{name}: {what} must be one row of bytes (uint8)")
@@ -293,5 +293,5 @@ def _note(arrays: Arrays) -> str:
     return "images were kept as JPEG: pixels differ a little from the original" if "jpeg" in arrays else ""
 
 
-def _strings(names: tuple[str, ...]) -> Array:
+def _strings(names: tuple[str, ...]) -> AnyArray:
     return np.array(names, dtype=np.str_)

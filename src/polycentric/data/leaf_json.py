@@ -75,16 +75,9 @@ def leaf(path: str | Path, *, size: tuple[int, int] = (84, 84), limit: int = LIM
     require(len(all_y) > 0, f"{root.name} has no examples")
     with reading(root):
         x, y, classes, symbols = _examples(root, all_x, all_y, size, limit)
-    return Pool(
-        name=root.resolve().name,
-        x=x,
-        y=y,
-        classes=classes,
-        client=torch.tensor(client),
-        clients=printable(index),
-        test=torch.tensor(test) if "test" in parts else None,
-        symbols=symbols,
-    )
+    split = torch.tensor(test) if "test" in parts else None
+    owner, users = torch.tensor(client), printable(index)
+    return Pool(root.resolve().name, x, y, classes, client=owner, clients=users, test=split, symbols=symbols)
 
 
 def leaf_files(root: Path) -> dict[str, list[Path]]:

@@ -45,12 +45,8 @@ def digits() -> Pool:
 
     raw = load_digits()
     images = np.round(raw.images * (255 / 16)).astype(np.uint8)
-    return Pool(
-        name="digits",
-        x=torch.from_numpy(images[:, None]),
-        y=torch.from_numpy(raw.target.astype(np.int64)),
-        classes=tuple("0123456789"),
-    )
+    x, y = torch.from_numpy(images[:, None]), torch.from_numpy(raw.target.astype(np.int64))
+    return Pool("digits", x, y, classes=tuple("0123456789"))
 
 
 def find(name: str) -> Pool:
@@ -154,12 +150,8 @@ def _features(source: str, one: str = "", how: str = "") -> Pool:
 
 
 register(Pool, "digits", digits, about="1,797 examples of 8x8, 10 classes, no natural clients")
-register(
-    Pool,
-    "synthetic",
-    synthetic,
-    about="synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
-)
+MADE = "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client"
+register(Pool, "synthetic", synthetic, about=MADE)
 register(Pool, "minority", minority, about="minority(clients,share): two classes, the rarer one at a few clients only")
 register(Pool, "teacher", teacher, about="linear regression, each client's true vector near a common one")
 register(Pool, "mixture", mixture, about="mixture(k): linear regression, k true vectors, each client has one of them")

@@ -96,16 +96,9 @@ def draw(
         if curves and isinstance(over, str) and over != "rounds" and all(x[0] == x[-1] for x, _ in curves):
             level = float(np.mean([y[-1] for _, y in curves]))
             axis.axhline(level, color=colour(number), linestyle=":", label=label)
-            axis.annotate(
-                f"{label}, at its end: no {over}",
-                (1, level),
-                xycoords=("axes fraction", "data"),
-                xytext=(-2, 3),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-                color=colour(number),
-            )
+            how: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+            how |= {"fontsize": 8, "color": colour(number)}
+            axis.annotate(f"{label}, at its end: no {over}", (1, level), xytext=(-2, 3), **how)
         elif curves:
             band(axis, *together(curves), **{"number": number, "label": label, **style(label)})
     if isinstance(metric, str):

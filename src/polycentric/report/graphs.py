@@ -30,28 +30,17 @@ def draw_plan(axis: Any, plan: MatchingPlan, counts: Sequence[float] | None = No
     place = _places(graph)
     for i, j, number in graph.edges(data="matching"):
         share = float(used[number])
-        axis.plot(
-            *place[[i, j]].T,
-            color=colour(number),
-            linewidth=0.6 + 4.5 * share,
-            alpha=0.4 + 0.6 * share,
-            linestyle="-" if share > 0.005 else ":",
-            zorder=1,
-            solid_capstyle="round",
-        )
+        look: dict[str, Any] = {"linewidth": 0.6 + 4.5 * share, "alpha": 0.4 + 0.6 * share, "solid_capstyle": "round"}
+        line = "-" if share > 0.005 else ":"
+        axis.plot(*place[[i, j]].T, color=colour(number), linestyle=line, zorder=1, **look)
     _dots(axis, place)
     marks = [
         mpl.lines.Line2D([], [], color=colour(k), linewidth=0.6 + 4.5 * float(p), label=f"{float(p):.2f}")
         for k, p in enumerate(used[:8])
     ]
-    axis.legend(
-        handles=marks,
-        title="used in a share of\nthe rounds, by matching" if len(used) <= 8 else "the first 8 matchings",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        fontsize=8,
-        title_fontsize=8,
-    )
+    title = "used in a share of\nthe rounds, by matching" if len(used) <= 8 else "the first 8 matchings"
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axis.legend(handles=marks, title=title, fontsize=8, title_fontsize=8, **beside)
 
 
 def draw_rho(axis: Any, network: Network, n: int, budgets: Sequence[float] = BUDGETS) -> None:

@@ -123,15 +123,12 @@ def _faster(words: str) -> Claim:
 
 def _comparable(words: str, method: str) -> Claim:
     text = f"The {method} is at most 2 points below FedAvg and FedAvg-MTL ({words})."
-    return claim(
-        text,
-        {name: f"{name}, {words}" for name in METHODS},
-        lambda found: (
-            found[method] >= max(found["FedAvg"], found["FedAvg-MTL"]) - 2,
-            listed(found, "{} {:.1f} %", "; "),
-        ),
-        "not all rows were run",
-    )
+
+    def judge(found: dict[str, float]) -> Verdict:
+        bound = max(found["FedAvg"], found["FedAvg-MTL"]) - 2
+        return found[method] >= bound, listed(found, "{} {:.1f} %", "; ")
+
+    return claim(text, {name: f"{name}, {words}" for name in METHODS}, judge, "not all rows were run")
 
 
 def _curves(runs: Runs, words: str, link: float | None) -> Curves:

@@ -95,15 +95,8 @@ def cell(name: str, data: str) -> dict[str, Any]:
     if method in ("fesem", "tkm"):  # the first round is of everybody, and paid for in rounds
         own["warm_up"] = "none"
         rounds = 1 + round((ROUNDS * COHORT - CLIENTS[data]) / COHORT)
-    return {
-        "method": method,
-        "data": data,
-        "model": "femnist-cnn" if writers else "celeba-cnn",
-        "rounds": rounds,
-        "evaluate_every": 5 if method == "fesem" else 25,
-        "optimistic": True,
-        "set": own,
-    }
+    named = {"method": method, "data": data, "model": "femnist-cnn" if writers else "celeba-cnn", "rounds": rounds}
+    return named | {"evaluate_every": 5 if method == "fesem" else 25, "optimistic": True, "set": own}
 
 
 def setting(name: str, data: str, view: str, metric: str) -> str:
@@ -199,11 +192,8 @@ def _claims() -> tuple[Claim, ...]:
             ),
             _optimism(data),
         ]
-    claims.append(
-        _versus(
-            "unipen62", BY_EPOCHS[1], BY_EPOCHS[0], f"{STAND_INS['unipen62']}, by epochs: FeSEM(4) is above FedAvg."
-        )
-    )
+    by_epochs = f"{STAND_INS['unipen62']}, by epochs: FeSEM(4) is above FedAvg."
+    claims.append(_versus("unipen62", BY_EPOCHS[1], BY_EPOCHS[0], by_epochs))
     worst = f"{STAND_INS['unipen62']}: FedDANE has the lowest micro accuracy of all methods."
     return (*claims, _extreme("unipen62", "FedDANE", worst, min))
 

@@ -81,13 +81,8 @@ def looks(run: Run, clients: int | None = None) -> Looks:
         kept = uniform(run.clients.seed, "shown", index).argsort()[:clients].sort().values
         index, models = index[kept], models[kept]
     group = run.federation.group
-    return Looks(
-        index,
-        places[index.numpy()],
-        inner_products(models).numpy(),
-        None if group is None else group[index].numpy(),
-        run.federation.group_names,
-    )
+    known = None if group is None else group[index].numpy()
+    return Looks(index, places[index.numpy()], inner_products(models).numpy(), known, run.federation.group_names)
 
 
 def statistics(run: Run) -> list[dict[str, Any]]:
