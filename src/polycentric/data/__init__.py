@@ -1,53 +1,27 @@
 """Data of many clients: where they come from, how they are dealt, and what they look like."""
 
-from .dealing import Partition
-from .federation import Federation, Pool, Split
-from .formats import cifar, folders, hugging_face, idx
-from .generated import minority, mixture, synthetic, teacher
-from .label_skew import Classes, Dirichlet, Shards
-from .layout import npz
-from .leaf_json import leaf
-from .loading import deal, load
-from .partition import Iid, Natural, Quantity, Skewed, parse
-from .show import describe, heat_map, heterogeneity, label_counts
-from .sources import available, digits, find, install, read
-from .turned import Rotations, Sampled, Turned
-
-__all__ = [
-    "Classes",
-    "Dirichlet",
-    "Federation",
-    "Iid",
-    "Natural",
-    "Partition",
-    "Pool",
-    "Quantity",
-    "Rotations",
-    "Sampled",
-    "Shards",
-    "Skewed",
-    "Split",
-    "Turned",
-    "available",
-    "cifar",
-    "deal",
-    "describe",
-    "digits",
-    "find",
-    "folders",
-    "heat_map",
-    "heterogeneity",
-    "hugging_face",
-    "idx",
-    "install",
-    "label_counts",
-    "leaf",
-    "load",
-    "minority",
-    "mixture",
-    "npz",
-    "parse",
-    "read",
-    "synthetic",
-    "teacher",
-]
+from .dealing import Partition as Partition
+from .federation import Federation as Federation, Pool as Pool, Split as Split
+from .formats import cifar as cifar, folders as folders, hugging_face as hugging_face, idx as idx
+from .generated import minority as minority, mixture as mixture, synthetic as synthetic, teacher as teacher
+from .layout import npz as npz
+from .leaf_json import leaf as leaf
+from .loading import deal as deal, load as load
+from .partition import (
+    Classes as Classes,
+    Dirichlet as Dirichlet,
+    Iid as Iid,
+    Natural as Natural,
+    Quantity as Quantity,
+    Shards as Shards,
+    Skewed as Skewed,
+    parse as parse,
+)
+from .show import (
+    describe as describe,
+    heat_map as heat_map,
+    heterogeneity as heterogeneity,
+    label_counts as label_counts,
+)
+from .sources import available as available, digits as digits, find as find, install as install, read as read
+from .turned import Rotations as Rotations, Sampled as Sampled, Turned as Turned

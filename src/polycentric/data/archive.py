@@ -12,7 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError, require
 
-Array = NDArray[Any]
-Arrays = dict[str, Array]
+AnyArray = NDArray[Any]
+Arrays = dict[str, AnyArray]
 
 LIMIT = 16 << 30  # bytes that a file may unpack to
 
@@ -55,7 +55,7 @@ def shapes(path: Path, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
     with _opened(path) as archive:
         for key, info in _members(archive, path, wanted, LIMIT).items():
             with archive.open(info) as stream:
-                found[key] = _header(stream, path).shape
+                found[key] = _header(stream, path)[0]
     return found
 
 
@@ -73,33 +73,17 @@ def _opened(path: Path) -> zipfile.ZipFile:
     return archive
 
 
-class _Header(NamedTuple):
-    """What an array in the archive says of itself."""
-
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-
-    @property
-    def n_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-def _header(stream: IO[bytes], path: Path) -> _Header:
+def _header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether in Fortran's order, type) of an array in the archive."""
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     version = npy.read_magic(stream)
     require(version in readers, f"{path.name}: an array is in .npy version {version}, not 1.0 or 2.0")
-    header = _Header(*readers[version](stream))
-    require(
-        not header.dtype.hasobject,
-        f"{path.name}: an array holds Python objects (a pickle), which are never read; save plain arrays",
-    )
-    require(
-        header.dtype.kind in "biufU",
-        f"{path.name}: an array is {header.dtype}; save plain numbers or strings",
-    )
-    require(all(side >= 0 for side in header.shape), f"{path.name}: an array has the shape {header.shape}")
-    return header
+    shape, fortran, dtype = readers[version](stream)
+    good = not dtype.hasobject
+    require(good, f"{path.name}: an array holds Python objects (a pickle), which are never read; save plain arrays")
+    require(dtype.kind in "biufU", f"{path.name}: an array is {dtype}; save plain numbers or strings")
+    require(all(side >= 0 for side in shape), f"{path.name}: an array has the shape {shape}")
+    return shape, fortran, dtype
 
 
 def _members(archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit: int) -> dict[str, zipfile.ZipInfo]:
@@ -107,41 +91,34 @@ def _members(archive: zipfile.ZipFile, path: Path, wanted: Sequence[str], limit:
     members = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
     known = {key: members[key] for key in wanted if key in members}
     total = sum(info.file_size for info in known.values())
-    require(
-        total <= limit,
-        f"{path.name} unpacks to {total:,} bytes, more than the limit of {limit:,}; pass limit=",
-    )
+    require(total <= limit, f"{path.name} unpacks to {total:,} bytes, more than the limit of {limit:,}; pass limit=")
     for key, info in known.items():
-        require(
-            info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
-            f"{path.name}: array {key} is packed in an unusual way; save it with numpy.savez_compressed",
-        )
+        good = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        require(good, f"{path.name}: array {key} is packed in an unusual way; save it with numpy.savez_compressed")
         # Deflate cannot do better than 1 to 1,032; half of that on a large array is no real data.
         require(
             info.file_size <= 64 << 20 or info.file_size <= 500 * info.compress_size,
             f"{path.name}: array {key} unpacks from {info.compress_size:,} to {info.file_size:,} bytes, "
             "which no real data do; the file is refused",
         )
-    require(
-        sum(info.compress_size for info in known.values()) <= path.stat().st_size,
-        f"{path.name} declares more bytes than it has; get it again",
-    )
+    good = sum(info.compress_size for info in known.values()) <= path.stat().st_size
+    require(good, f"{path.name} declares more bytes than it has; get it again")
     return known
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> AnyArray:
     with archive.open(info) as stream:
-        header = _header(stream, path)
+        shape, fortran, dtype = _header(stream, path)
+        n_bytes = math.prod(shape) * dtype.itemsize
         here = info.file_size - stream.tell()
         require(
-            here == header.n_bytes,
-            f"{path.name}: {info.filename} should have {header.n_bytes:,} bytes, not {here:,}; get it again",
+            here == n_bytes, f"{path.name}: {info.filename} should have {n_bytes:,} bytes, not {here:,}; get it again"
         )
-        flat = np.empty(header.n_bytes, np.uint8)
+        flat = np.empty(n_bytes, np.uint8)
         at = 0
         while part := stream.read(1 << 20):
             flat[at : at + len(part)] = np.frombuffer(part, np.uint8)
             at += len(part)
-        require(at == header.n_bytes, f"{path.name}: {info.filename} is cut short; get it again")
-    array = flat.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
-    return array.astype(header.dtype.newbyteorder("="), copy=False)
+        require(at == n_bytes, f"{path.name}: {info.filename} is cut short; get it again")
+    array = flat.view(dtype).reshape(shape, order="F" if fortran else "C")
+    return array.astype(dtype.newbyteorder("="), copy=False)

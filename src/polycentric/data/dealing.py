@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -86,40 +87,37 @@ def hashed(names: tuple[str, ...]) -> Tensor:
 
 def some_of(pool: Pool, kept: Tensor) -> Pool:
     """Some of the examples of a pool."""
-    part = {
-        key: value[kept]
-        for key in ("x", "y", "client", "test", "common_test", "group", "protected")
-        if (value := getattr(pool, key)) is not None
-    }
-    return replace(pool, **part, extra={key: value[kept] for key, value in pool.extra.items()})
+    columns = ("x", "y", "client", "test", "common_test", "group", "protected")
+    return replace(pool, **{key: value[kept] for key in columns if (value := getattr(pool, key)) is not None})
+
+
+def some_of_each(pool: Pool, among: Tensor, how_many: Callable[[Tensor], Tensor], *key: int | str) -> Tensor:
+    """Some of the examples `among` those of every client, (examples,) bool; no client's depend on another's."""
+    assert pool.client is not None
+    examples = among.nonzero()[:, 0]
+    examples = examples[torch.argsort(pool.client[examples], stable=True)]
+    owner = pool.client[examples]
+    n = sizes_of(pool, among)
+    rank = torch.arange(len(examples)) - (n.cumsum(0) - n)[owner]
+    order = draw.shuffled(owner, *key, hashed(pool.clients)[owner], rank)
+    chosen = torch.zeros_like(among)
+    chosen[examples[order[rank < how_many(n)[owner]]]] = True
+    return chosen
 
 
 def only_classes(pool: Pool, kept: Tensor) -> Pool:
     """The examples of some classes."""
     if bool(kept.all()):
         return pool
-    mine = kept[pool.y]
-    part = {
-        key: value[mine]
-        for key in ("x", "y", "client", "test", "common_test", "group", "protected")
-        if (value := getattr(pool, key)) is not None
-    }
     lost = ", ".join(name for name, there in zip(pool.classes, kept.tolist(), strict=True) if not there)
     note = f"{pool.note}; " if pool.note else ""
-    return replace(
-        pool,
-        **part,
-        extra={key: value[mine] for key, value in pool.extra.items()},
-        note=f"{note}no cell has class {lost}: left out",
-    )
+    return replace(some_of(pool, kept[pool.y]), note=f"{note}no cell has class {lost}: left out")
 
 
 def check_labels(what: str, pool: Pool) -> None:
     """Refuse a pool without classes."""
-    require(
-        bool(pool.classes) and not pool.y.is_floating_point(),
-        f"{what} deals by label, but '{pool.name}' has real targets; choose natural, iid or quantity",
-    )
+    good = bool(pool.classes) and not pool.y.is_floating_point()
+    require(good, f"{what} deals by label, but '{pool.name}' has real targets; choose natural, iid or quantity")
 
 
 def check_count(what: str, value: object, least: int = 1) -> None:

@@ -49,7 +49,7 @@ def features(pool: Pool, one: str = "", how: str = "") -> Pool:
     test = pool.test if pool.test is not None else torch.zeros(len(found), dtype=torch.bool)
     mean, spread = found[~test].mean(0), found[~test].std(0).clamp(min=SMALL)
     words = ",".join(word for word in (pool.name, one, how) if word)
-    made = replace(pool, name=f"features({words})", x=((found - mean) / spread).float(), extra={})
+    made = replace(pool, name=f"features({words})", x=((found - mean) / spread).float())
     return replace(made, test=None, common_test=None) if how else made
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,10 +35,8 @@ class Split:
 
     def __post_init__(self) -> None:
         require(len(self.x) == len(self.y), f"a split has {len(self.x)} examples but {len(self.y)} labels")
-        require(
-            int(self.offset[0]) == 0 and int(self.offset[-1]) == len(self.y),
-            f"offsets run from {int(self.offset[0])} to {int(self.offset[-1])}, not from 0 to {len(self.y)}",
-        )
+        good = int(self.offset[0]) == 0 and int(self.offset[-1]) == len(self.y)
+        require(good, f"offsets run from {int(self.offset[0])} to {int(self.offset[-1])}, not from 0 to {len(self.y)}")
         if self.piece is not None and len(self.piece):
             low, high, runs = int(self.piece.min()), int(self.piece.max()), len(self.offset) - 1
             require(0 <= low and high < runs, f"pieces run from {low} to {high}, but there are runs 0 to {runs - 1}")
@@ -205,7 +203,6 @@ class Pool:
     protected: Tensor | None = None  # (examples,)
     note: str = ""
     symbols: int = 0
-    extra: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part in ("y", "client", "test", "common_test", "group", "protected"):

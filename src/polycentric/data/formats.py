@@ -1,8 +1,7 @@
 """The files other people publish data sets in: IDX (the MNIST family), CIFAR batches, folders of pictures,
 and Hugging Face's datasets, which are objects rather than files.
 
-Each reader gives a `Pool`. Files are foreign data: sizes are checked before anything is unpacked, pickles are
-never read, and whatever is wrong becomes one line that names the file.
+Each reader gives a `Pool`, and trusts no file, as `archive` does not.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
-from .archive import LIMIT, Array, reading
+from .archive import LIMIT, AnyArray, reading
 from .federation import Pool
 from .layout import finite, labels, printable, renumbered
 from .pictures import SUFFIXES, as_bytes, unpacked
@@ -29,18 +28,7 @@ from .pictures import SUFFIXES, as_bytes, unpacked
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # FEMNIST's and EMNIST's order
 _EMNIST = {"byclass": CHARACTERS, "letters": " " + string.ascii_lowercase}  # label -> character
 _IDX = re.compile(r"(?:(.+)-)?(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
-_CIFAR10: tuple[str, ...] = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+_CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 
 
 # --- IDX
@@ -57,8 +45,7 @@ def idx(path: str | Path, *, limit: int = LIMIT) -> Pool:
     require(bool(files), f"{folder.name} has no IDX files such as train-images-idx3-ubyte.gz")
     sets = sorted({prefix for prefix, _, _ in files})
     require(
-        len(sets) == 1,
-        f"{folder.name} holds several IDX sets ({', '.join(sets)}); put each in a folder of its own",
+        len(sets) == 1, f"{folder.name} holds several IDX sets ({', '.join(sets)}); put each in a folder of its own"
     )
     prefix = sets[0]
     parts = sorted({part for _, part, _ in files}, key=("train", "test").index)
@@ -68,22 +55,18 @@ def idx(path: str | Path, *, limit: int = LIMIT) -> Pool:
             require((prefix, part, kind) in files, f"{folder.name}: the {kind} of the {part} part are missing")
         xs.append(_idx_file(files[prefix, part, "images"], 3, limit))
         ys.append(_idx_file(files[prefix, part, "labels"], 1, limit))
-        require(
-            len(xs[-1]) == len(ys[-1]),
-            f"{folder.name}: the {part} part has {len(xs[-1])} images but {len(ys[-1])} labels",
-        )
+        good = len(xs[-1]) == len(ys[-1])
+        require(good, f"{folder.name}: the {part} part has {len(xs[-1])} images but {len(ys[-1])} labels")
     require(len({x.shape[1:] for x in xs}) == 1, f"{folder.name}: train and test images differ in size")
     x, values = np.concatenate(xs)[:, None], np.concatenate(ys)
     require(x.size > 0, f"{folder.name} has no examples")
     found, y = np.unique(values, return_inverse=True)
     alphabet = next((_EMNIST[key] for key in _EMNIST if prefix.endswith(key)), "")
-    return Pool(
-        name=prefix or folder.resolve().name,
-        x=torch.from_numpy(x.swapaxes(2, 3).copy() if prefix.startswith("emnist") else x),
-        y=torch.from_numpy(y.reshape(-1).astype(np.int64)),
-        classes=tuple(alphabet[v] if v < len(alphabet) else str(v) for v in found.tolist()),
-        test=_test_part(ys) if len(parts) == 2 else None,
-    )
+    classes = tuple(alphabet[v] if v < len(alphabet) else str(v) for v in found.tolist())
+    images = torch.from_numpy(x.swapaxes(2, 3).copy() if prefix.startswith("emnist") else x)
+    target = torch.from_numpy(y.reshape(-1).astype(np.int64))
+    test = _test_part(ys) if len(parts) == 2 else None
+    return Pool(prefix or folder.resolve().name, images, target, classes, test=test)
 
 
 def idx_files(folder: Path) -> dict[tuple[str, str, str], Path]:
@@ -96,22 +79,18 @@ def idx_files(folder: Path) -> dict[tuple[str, str, str], Path]:
     return files
 
 
-def _idx_file(path: Path, n_sides: int, limit: int) -> Array:
+def _idx_file(path: Path, n_sides: int, limit: int) -> AnyArray:
     packed = path.suffix == ".gz"
     with reading(path), gzip.open(path) if packed else path.open("rb") as stream:
         size = path.stat().st_size * (1_100 if packed else 1)  # deflate cannot unpack to more
         head = stream.read(4 + 4 * n_sides)
         require(len(head) == 4 + 4 * n_sides, f"{path.name} is cut short in its header; get it again")
         zero, kind, sides, *shape = struct.unpack(f">HBB{n_sides}I", head)
-        require(
-            (zero, kind, sides) == (0, 8, n_sides),
-            f"{path.name} begins with {head[:4].hex()}, not 000008{n_sides:02x}: it is no such IDX file",
-        )
+        good = (zero, kind, sides) == (0, 8, n_sides)
+        require(good, f"{path.name} begins with {head[:4].hex()}, not 000008{n_sides:02x}: it is no such IDX file")
         expected = math.prod(shape)
-        require(
-            expected <= min(size, limit),
-            f"{path.name} declares {expected:,} bytes, which its size or the limit forbids; get it again",
-        )
+        good = expected <= min(size, limit)
+        require(good, f"{path.name} declares {expected:,} bytes, which its size or the limit forbids; get it again")
         data = _exactly(stream, expected, path)
     return np.frombuffer(data, np.uint8).reshape(shape)
 
@@ -153,13 +132,9 @@ def cifar(path: str | Path, *, limit: int = LIMIT) -> Pool:
     table = np.concatenate(rows)
     require(len(table) > 0, f"{folder.name} has no examples")
     y, classes = labels(folder.name, table[:, n_labels - 1], _cifar_names(names_file, known))
-    return Pool(
-        name=f"cifar{len(known)}",
-        x=torch.from_numpy(table[:, n_labels:].reshape(-1, 3, 32, 32).copy()),
-        y=y,
-        classes=classes,
-        test=_test_part([np.concatenate(rows[:-1]), rows[-1]]) if test.is_file() else None,
-    )
+    x = torch.from_numpy(table[:, n_labels:].reshape(-1, 3, 32, 32).copy())
+    flag = _test_part([np.concatenate(rows[:-1]), rows[-1]]) if test.is_file() else None
+    return Pool(f"cifar{len(known)}", x, y, classes, test=flag)
 
 
 def cifar_pickles(folder: Path) -> bool:
@@ -169,7 +144,7 @@ def cifar_pickles(folder: Path) -> bool:
     )
 
 
-def _cifar_rows(path: Path, width: int, limit: int) -> Array:
+def _cifar_rows(path: Path, width: int, limit: int) -> AnyArray:
     with reading(path):
         size = path.stat().st_size
         require(size <= limit, f"{path.name} has {size:,} bytes, more than the limit of {limit:,}; pass limit=")
@@ -200,10 +175,8 @@ def folders(path: str | Path, *, size: tuple[int, int] | None = None, limit: int
     require(bool(files), f"{root.name} has no pictures kept as CLIENT/CLASS/picture.png")
     inside = root.resolve()
     for file in files:
-        require(
-            file.resolve().is_relative_to(inside),
-            f"{file.relative_to(root)} is a link that leaves {root.name}; put the picture itself there",
-        )
+        good = file.resolve().is_relative_to(inside)
+        require(good, f"{file.relative_to(root)} is a link that leaves {root.name}; put the picture itself there")
     client, clients = renumbered(np.array([file.parts[-3] for file in files]))
     y, classes = renumbered(np.array([file.parts[-2] for file in files]))
     x = unpacked(files, [str(file.relative_to(root)) for file in files], size, limit)
@@ -259,10 +232,7 @@ def hugging_face(
 def _column(name: str, column: str, values: list[Any]) -> Tensor:
     if hasattr(values[0], "convert"):  # a picture
         images = [as_bytes(value) for value in values]
-        require(
-            len({image.shape for image in images}) == 1,
-            f"{name}: pictures in '{column}' differ in size or colour",
-        )
+        require(len({image.shape for image in images}) == 1, f"{name}: pictures in '{column}' differ in size or colour")
         return torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2).copy())
     array = np.stack([np.asarray(value) for value in values])
     if array.dtype == np.uint8 and array.ndim == 3:

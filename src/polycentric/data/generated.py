@@ -11,8 +11,10 @@ All draw every number by its key, so client k is the same however many clients t
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import require
 from ..stacks import draw
@@ -53,23 +55,14 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5, clients: int = 30, seed: in
         x = mean[client] + deviation * draw.normal(seed, "x", client, counter)
         ys.append((x @ weight[client].T + bias[client]).argmax(1))
         xs.append(x.float())
-    return Pool(
-        name=f"synthetic({alpha:g},{beta:g})",
-        x=torch.cat(xs),
-        y=torch.cat(ys),
-        classes=tuple(map(str, range(n_classes))),
-        client=torch.repeat_interleave(k, sizes),
-        clients=tuple(map(str, range(clients))),
-    )
+    owner, names = torch.repeat_interleave(k, sizes), tuple(map(str, range(clients)))
+    classes = tuple(map(str, range(n_classes)))
+    name = f"synthetic({alpha:g},{beta:g})"
+    return Pool(name, torch.cat(xs), torch.cat(ys), classes, client=owner, clients=names)
 
 
 def teacher(
-    clients: int = 10,
-    dimension: int = 20,
-    examples: int = 50,
-    rho: float = 0.7,
-    noise: float = 0.5,
-    seed: int = 0,
+    clients: int = 10, dimension: int = 20, examples: int = 50, rho: float = 0.7, noise: float = 0.5, seed: int = 0
 ) -> Pool:
     """Linear regression where client m's true vector is u_m = v + r_m, r_m ~ N(0, rho^2 I), v ~ N(0, I).
 
@@ -80,14 +73,7 @@ def teacher(
     truth = draw.normal(seed, "v", _grid(dimension)) + rho * draw.normal(seed, "r", m, _grid(dimension))
     x = draw.normal(seed, "x", m, _grid(examples * dimension)).view(clients, examples, dimension)
     y = torch.einsum("mnd,md->mn", x, truth) + noise * draw.normal(seed, "e", m, _grid(examples))
-    return Pool(
-        name="teacher",
-        x=x.flatten(0, 1).float(),
-        y=y.flatten().float(),
-        classes=(),
-        client=m[:, 0].repeat_interleave(examples),
-        clients=tuple(map(str, range(clients))),
-    )
+    return _pool("teacher", x, y.float())
 
 
 def minority(
@@ -120,16 +106,8 @@ def minority(
     center = distance * common / common.norm() + spread * own / own.norm(dim=1, keepdim=True)
     x = draw.normal(seed, "x", k[:, None], _grid(examples * dimension)).view(clients, examples, dimension)
     x = x + y[:, :, None] * center[:, None]
-    return Pool(
-        name=f"minority({clients},{share:g})",
-        x=x.flatten(0, 1).float(),
-        y=y.flatten().long(),
-        classes=("common", "rare"),
-        client=k.repeat_interleave(examples),
-        clients=tuple(map(str, range(clients))),
-        group=has.long().repeat_interleave(examples),
-        group_names=("common only", "with rare"),
-    )
+    name, groups = f"minority({clients},{share:g})", ("common only", "with rare")
+    return _pool(name, x, y.long(), ("common", "rare"), group=has.long(), group_names=groups)
 
 
 def mixture(
@@ -166,22 +144,22 @@ def mixture(
     axes = math.sqrt(dimension) * torch.eye(dimension, dtype=torch.float64)
     probes = torch.cat([axes, -axes])
     x, y = torch.cat([x, probes.expand(clients, -1, -1)], 1), torch.cat([y, vectors[group] @ probes.T], 1)
-    n = x.shape[1]
-    return Pool(
-        name=f"mixture({k})",
-        x=x.flatten(0, 1).float(),
-        y=y.flatten().float(),
-        classes=(),
-        client=m[:, 0].repeat_interleave(n),
-        clients=tuple(map(str, range(clients))),
-        test=(torch.arange(n) >= examples).repeat(clients),
-        group=group.repeat_interleave(n),
-        group_names=tuple(map(str, range(k))),
-        note="test examples are probes without noise: twice the loss is the squared distance to the true parameters",
-    )
+    test = (torch.arange(x.shape[1]) >= examples).repeat(clients)
+    note = "test examples are probes without noise: twice the loss is the squared distance to the true parameters"
+    names = tuple(map(str, range(k)))
+    return _pool(f"mixture({k})", x, y.float(), test=test, note=note, group=group, group_names=names)
 
 
-def _grid(n: int) -> torch.Tensor:
+def _pool(name: str, x: Tensor, y: Tensor, classes: tuple[str, ...] = (), **more: Any) -> Pool:
+    """A pool of x (clients, examples, d) and y (clients, examples); a `group` is that of every client."""
+    clients, n = y.shape
+    if "group" in more:
+        more["group"] = more["group"].repeat_interleave(n)
+    owner, names = torch.arange(clients).repeat_interleave(n), tuple(map(str, range(clients)))
+    return Pool(name, x.flatten(0, 1).float(), y.flatten(), classes, client=owner, clients=names, **more)
+
+
+def _grid(n: int) -> Tensor:
     return torch.arange(n)[None]
 
 

@@ -1,19 +1,16 @@
 """The library's own file: one .npz of plain arrays that holds a whole data set.
 
-    x                           examples: uint8 images (n, h, w) or (n, h, w, c), float series
-                                (n, time, channels), or vectors (n, d)
-    symbols                     says that x holds symbols (n, length), and how many there are
-    jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
-    text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
-    y, classes                  labels 0..C-1 and their names; real targets have no classes
-    client, client_names        natural client of each example (absent: the set must be partitioned)
-    test, canonical_test        True for test examples: with natural clients, and in the set's usual form
-    group, group_names          a known population of each example, to judge by
-    protected                   a protected attribute of each example
-    note                        what the reader of a number must know
-
-A file is foreign data. Sizes are checked before anything is unpacked, objects (pickles) are never read, and
-whatever is wrong becomes one line that names the file.
+x                           examples: uint8 images (n, h, w) or (n, h, w, c), float series
+                            (n, time, channels), or vectors (n, d)
+symbols                     says that x holds symbols (n, length), and how many there are
+jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
+text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
+y, classes                  labels 0..C-1 and their names; real targets have no classes
+client, client_names        natural client of each example (absent: the set must be partitioned)
+test, canonical_test        True for test examples: with natural clients, and in the set's usual form
+group, group_names          a known population of each example, to judge by
+protected                   a protected attribute of each example
+note                        what the reader of a number must know
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
-from .archive import LIMIT, Array, Arrays, reading, shapes, unzipped
+from .archive import LIMIT, AnyArray, Arrays, reading, shapes, unzipped
 from .federation import Pool
 from .pictures import unpacked
 
@@ -98,7 +95,7 @@ def summary(path: Path) -> str:
         return str(mistake)
 
 
-def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
+def labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Check labels or real targets; without names a class is called by its number."""
     require(y.ndim == 1, f"{name}: y has shape {y.shape}, but must be one label for each example")
     if y.dtype.kind == "f" and not classes:
@@ -110,17 +107,15 @@ def labels(name: str, y: Array, classes: tuple[str, ...] | None) -> tuple[Tensor
     return torch.from_numpy(y.astype(np.int64)), classes or tuple(map(str, range(high + 1)))
 
 
-def finite(name: str, what: str, values: Array) -> Tensor:
+def finite(name: str, what: str, values: AnyArray) -> Tensor:
     """Numbers as float32, or a line saying that some are not numbers."""
     numbers = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
-    require(
-        bool(numbers.isfinite().all()),
-        f"{name}: {what} holds NaN, infinity or numbers too large; remove or fill them before loading",
-    )
+    good = bool(numbers.isfinite().all())
+    require(good, f"{name}: {what} holds NaN, infinity or numbers too large; remove or fill them before loading")
     return numbers
 
 
-def renumbered(client: Array) -> tuple[Tensor, tuple[str, ...]]:
+def renumbered(client: AnyArray) -> tuple[Tensor, tuple[str, ...]]:
     """Clients 0..n-1 in place of any ids, and the ids as names."""
     ids, index = np.unique(client, return_inverse=True)
     return torch.from_numpy(index.reshape(-1).astype(np.int64)), printable(ids)
@@ -137,10 +132,7 @@ def printable(names: Any) -> tuple[str, ...]:
 
 def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
     name = path.name
-    require(
-        "x" in arrays or "jpeg" in arrays,
-        f"{name} has no array x (or jpeg, or text): it is not in the layout",
-    )
+    require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg, or text): it is not in the layout")
     require("y" in arrays, f"{name} has no array y: every example needs a label")
     symbols = _number(name, arrays, "symbols")
     x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
@@ -171,21 +163,16 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
     )
 
 
-def _inputs(name: str, x: Array, symbols: int) -> Tensor:
+def _inputs(name: str, x: AnyArray, symbols: int) -> Tensor:
     if symbols:
         require(x.dtype.kind in "iu" and x.ndim == 2, f"{name}: symbols must be whole numbers (n, length)")
-        require(
-            x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols,
-            f"{name}: x holds symbols outside 0 to {symbols - 1}",
-        )
+        good = x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols
+        require(good, f"{name}: x holds symbols outside 0 to {symbols - 1}")
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8 if symbols <= 256 else np.int32))
+    good = x.dtype == np.uint8 or x.dtype.kind == "f"
+    require(good, f"{name}: x is {x.dtype}, but images must be uint8 and series float; convert it")
     require(
-        x.dtype == np.uint8 or x.dtype.kind == "f",
-        f"{name}: x is {x.dtype}, but images must be uint8 and series float; convert it",
-    )
-    require(
-        2 <= x.ndim <= 4 and 0 not in x.shape[1:],
-        f"{name}: x has shape {x.shape}, not one of (n, d) to (n, h, w, c)",
+        2 <= x.ndim <= 4 and 0 not in x.shape[1:], f"{name}: x has shape {x.shape}, not one of (n, d) to (n, h, w, c)"
     )
     if x.dtype == np.uint8 and x.ndim == 3:
         x = x[:, None]
@@ -201,17 +188,15 @@ def _pictures(name: str, arrays: Arrays, limit: int) -> Tensor:
     return torch.from_numpy(images)
 
 
-def _slices(name: str, arrays: Arrays, what: str) -> tuple[Array, list[int]]:
+def _slices(name: str, arrays: Arrays, what: str) -> tuple[AnyArray, list[int]]:
     """A long array and the places where it is cut."""
     whole, offset = arrays[what], arrays.get("offset")
     require(whole.ndim == 1 and whole.dtype == np.uint8, f"{name}: {what} must be one row of bytes (uint8)")
     if offset is None or offset.ndim != 1 or offset.dtype.kind not in "iu" or len(offset) < 2:
         raise UsageError(f"{name}: {what} needs an array offset of whole numbers that says where each piece begins")
     places = offset.astype(np.int64)
-    require(
-        int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all()),
-        f"{name}: offset must rise from 0 to {len(whole)}, the length of {what}",
-    )
+    good = int(places[0]) == 0 and int(places[-1]) == len(whole) and bool((np.diff(places) >= 0).all())
+    require(good, f"{name}: offset must rise from 0 to {len(whole)}, the length of {what}")
     return whole, [int(place) for place in places]
 
 
@@ -222,10 +207,8 @@ def _text(path: Path, arrays: Arrays, stride: int) -> Pool:
     vocabulary = _names(name, arrays, "vocab", escape=False)
     roles = _names(name, arrays, "role")
     require(len(roles) == len(places) - 1, f"{name}: {len(roles)} roles, but offset cuts {len(places) - 1} texts")
-    require(
-        0 < len(vocabulary) <= 256 and all(len(c) == 1 and ord(c) < 256 for c in vocabulary),
-        f"{name}: vocab must name 1 to 256 single characters",
-    )
+    good = 0 < len(vocabulary) <= 256 and all(len(c) == 1 and ord(c) < 256 for c in vocabulary)
+    require(good, f"{name}: vocab must name 1 to 256 single characters")
     code = np.full(256, -1, np.int16)
     code[[ord(c) for c in vocabulary]] = np.arange(len(vocabulary))
     symbols = code[text]
@@ -258,10 +241,7 @@ def _names(name: str, arrays: Arrays, key: str, *, escape: bool = True) -> tuple
     names = arrays.get(key)
     if names is None:
         return ()
-    require(
-        names.ndim == 1 and (names.dtype.kind == "U" or not names.size),
-        f"{name}: {key} must be a row of strings",
-    )
+    require(names.ndim == 1 and (names.dtype.kind == "U" or not names.size), f"{name}: {key} must be a row of strings")
     return printable(names) if escape else tuple(map(str, names))
 
 
@@ -270,18 +250,13 @@ def _clients(name: str, arrays: Arrays, n: int) -> tuple[Tensor | None, tuple[st
     if client is None:
         return None, ()
     require(client.shape == (n,), f"{name}: client has shape {client.shape} for {n} examples")
-    require(
-        client.dtype.kind in "iuU",
-        f"{name}: client is {client.dtype}, but ids must be whole numbers or strings",
-    )
+    require(client.dtype.kind in "iuU", f"{name}: client is {client.dtype}, but ids must be whole numbers or strings")
     index, ids = renumbered(client)
     names = _names(name, arrays, "client_names")
     if not names:
         return index, ids
-    require(
-        client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names),
-        f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names",
-    )
+    good = client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names)
+    require(good, f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names")
     return index, tuple(names[int(i)] for i in ids)
 
 
@@ -318,5 +293,5 @@ def _note(arrays: Arrays) -> str:
     return "images were kept as JPEG: pixels differ a little from the original" if "jpeg" in arrays else ""
 
 
-def _strings(names: tuple[str, ...]) -> Array:
+def _strings(names: tuple[str, ...]) -> AnyArray:
     return np.array(names, dtype=np.str_)

@@ -19,7 +19,7 @@ import re
 import string
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from .federation import Pool
 from .formats import CHARACTERS
 from .layout import WINDOW, finite, labels, printable
 from .pictures import SUFFIXES, unpacked
+
+Examples = tuple[Tensor, Tensor, tuple[str, ...], int]  # x, y, classes, and how many symbols there are
 
 ALPHABET = "".join(sorted("\n !\"&'(),-.:;>?[]}" + string.digits + string.ascii_letters))  # LEAF's 80 characters
 WORDS = 25  # words of a message that are kept
@@ -72,17 +74,10 @@ def leaf(path: str | Path, *, size: tuple[int, int] = (84, 84), limit: int = LIM
                 all_y += user_y
     require(len(all_y) > 0, f"{root.name} has no examples")
     with reading(root):
-        examples = _examples(root, all_x, all_y, size, limit)
-    return Pool(
-        name=root.resolve().name,
-        x=examples.x,
-        y=examples.y,
-        classes=examples.classes,
-        client=torch.tensor(client),
-        clients=printable(index),
-        test=torch.tensor(test) if "test" in parts else None,
-        symbols=examples.symbols,
-    )
+        x, y, classes, symbols = _examples(root, all_x, all_y, size, limit)
+    split = torch.tensor(test) if "test" in parts else None
+    owner, users = torch.tensor(client), printable(index)
+    return Pool(root.resolve().name, x, y, classes, client=owner, clients=users, test=split, symbols=symbols)
 
 
 def leaf_files(root: Path) -> dict[str, list[Path]]:
@@ -109,22 +104,13 @@ def _users(path: Path) -> dict[str, tuple[list[Any], list[Any]]]:
             require(isinstance(data, dict), f"{path.name}: user '{user}' has no entry in user_data")
             x, y = data.get("x"), data.get("y")
             require(isinstance(x, list) and isinstance(y, list), f"{path.name}: x and y of '{user}' must be lists")
-            require(
-                len(x) == len(y) == (len(y) if count is None else count),
-                f"{path.name}: user '{user}' has {len(x)} x and {len(y)} y, but num_samples says {count}",
-            )
+            good = len(x) == len(y) == (len(y) if count is None else count)
+            require(good, f"{path.name}: user '{user}' has {len(x)} x and {len(y)} y, but num_samples says {count}")
             found[str(user)] = (x, y)
         return found
 
 
-class _Examples(NamedTuple):
-    x: Tensor
-    y: Tensor
-    classes: tuple[str, ...]
-    symbols: int = 0
-
-
-def _examples(root: Path, xs: list[Any], ys: list[Any], size: tuple[int, int], limit: int) -> _Examples:
+def _examples(root: Path, xs: list[Any], ys: list[Any], size: tuple[int, int], limit: int) -> Examples:
     """Tell which of LEAF's sets it is by the first example."""
     first, name = xs[0], root.name
     if isinstance(first, str) and isinstance(ys[0], str):
@@ -132,13 +118,13 @@ def _examples(root: Path, xs: list[Any], ys: list[Any], size: tuple[int, int], l
     if isinstance(first, str) and first.lower().endswith(SUFFIXES):
         files = [_picture(root, file) for file in xs]
         x = torch.from_numpy(unpacked(files, list(map(str, xs)), size, limit))
-        return _Examples(x, *_labels(name, ys))
+        return x, *_labels(name, ys), 0
     if isinstance(first, list) and first and isinstance(first[0], str):
-        return _Examples(_words(name, xs), *_labels(name, ys), BUCKETS + 1)
+        return _words(name, xs), *_labels(name, ys), BUCKETS + 1
     x = finite(name, "x", np.array(xs, dtype=np.float64).reshape(len(xs), -1))
     if x.shape[1] != 784:
-        return _Examples(x, *_labels(name, ys))
-    return _Examples(x.view(-1, 1, 28, 28), *_labels(name, ys, characters=True))
+        return x, *_labels(name, ys), 0
+    return x.view(-1, 1, 28, 28), *_labels(name, ys, characters=True), 0
 
 
 def _labels(name: str, ys: list[Any], *, characters: bool = False) -> tuple[Tensor, tuple[str, ...]]:
@@ -151,27 +137,22 @@ def _labels(name: str, ys: list[Any], *, characters: bool = False) -> tuple[Tens
     return labels(name, y, tuple(names) if characters and highest < len(names) else ())
 
 
-def _characters(name: str, xs: list[Any], ys: list[Any]) -> _Examples:
-    require(
-        all(isinstance(x, str) and len(x) == WINDOW for x in xs),
-        f"{name}: text must come in strings of {WINDOW} characters",
-    )
+def _characters(name: str, xs: list[Any], ys: list[Any]) -> Examples:
+    good = all(isinstance(x, str) and len(x) == WINDOW for x in xs)
+    require(good, f"{name}: text must come in strings of {WINDOW} characters")
     require(all(isinstance(y, str) and len(y) == 1 for y in ys), f"{name}: y must be one character each")
     found = set().union(*map(set, xs), ys)
     alphabet = ALPHABET if found <= set(ALPHABET) else "".join(sorted(found))
     code = {character: at for at, character in enumerate(alphabet)}
     kind = torch.uint8 if len(alphabet) <= 256 else torch.int32
     x = torch.tensor([[code[c] for c in x] for x in xs], dtype=kind)
-    return _Examples(x, torch.tensor([code[y] for y in ys]), printable(alphabet), len(alphabet))
+    return x, torch.tensor([code[y] for y in ys]), printable(alphabet), len(alphabet)
 
 
 def _words(name: str, xs: list[Any]) -> Tensor:
     rows = torch.zeros(len(xs), WORDS, dtype=torch.int32)
     for row, x in zip(rows, xs, strict=True):
-        require(
-            isinstance(x, list) and len(x) > 4,
-            f"{name}: a message must be a list whose 5th entry is its text",
-        )
+        require(isinstance(x, list) and len(x) > 4, f"{name}: a message must be a list whose 5th entry is its text")
         words = [1 + zlib.crc32(word.encode()) % BUCKETS for word in _WORD.findall(str(x[4]).lower())[:WORDS]]
         if words:  # from the left, so that a reader of the sequence ends on a word
             row[-len(words) :] = torch.tensor(words, dtype=torch.int32)
@@ -181,10 +162,8 @@ def _words(name: str, xs: list[Any]) -> Tensor:
 def _picture(root: Path, name: Any) -> Path:
     """Where a named picture lies: inside the folder, whatever the name says."""
     inside = PurePosixPath(str(name))
-    require(
-        isinstance(name, str) and not inside.is_absolute() and ".." not in inside.parts and "\\" not in name,
-        f"{root.name}: picture '{name}' must be named by a path inside the folder, without '..'",
-    )
+    good = isinstance(name, str) and not inside.is_absolute() and ".." not in inside.parts and "\\" not in name
+    require(good, f"{root.name}: picture '{name}' must be named by a path inside the folder, without '..'")
     for folder in _PICTURE_FOLDERS:
         file = root / folder / inside
         if file.is_file():

@@ -7,8 +7,7 @@ deal(pool, Dirichlet(20, 0.1))          a pool that is at hand
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,8 +15,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require
 from ..language import NoWords, spell
-from ..stacks import draw
-from .dealing import Partition, crossed, hashed
+from .dealing import Partition, crossed, for_training, some_of_each
 from .federation import Federation, Pool, Source, Split
 from .partition import Natural, Skewed, parse
 from .sources import find, read
@@ -48,10 +46,8 @@ def load(
     40
     """
     if isinstance(data, Federation):
-        require(
-            partition is None and clients is None,
-            f"federation '{data.name}' is dealt already; give a name or a pool to deal anew",
-        )
+        good = partition is None and clients is None
+        require(good, f"federation '{data.name}' is dealt already; give a name or a pool to deal anew")
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
     source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid)
@@ -97,16 +93,13 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     if not isinstance(inner, Natural | Skewed) and pool.common_test is not None:
         pool = replace(pool, test=pool.common_test)
     if isinstance(inner, Skewed) and pool.test is None and pool.client is not None:  # what is tested stays whole
-        everything = torch.ones_like(pool.client) > 0
-        pool = replace(pool, test=_held_out(pool.clients, pool.client, everything, test, seed, "test"))
+        pool = replace(pool, test=_held_out(pool, test, seed, "test"))
     pool = partition(pool, seed)
     client = pool.client
     if client is None:
         raise UsageError(f"partition {partition!r} gave '{pool.name}' no clients; return a Pool with client set")
-    is_test = pool.test
-    if is_test is None:
-        is_test = _held_out(pool.clients, client, torch.ones_like(client) > 0, test, seed, "test")
-    is_valid = _held_out(pool.clients, client, ~is_test, valid, seed, "valid")
+    is_test = _held_out(pool, test, seed, "test") if pool.test is None else pool.test
+    is_valid = _held_out(replace(pool, test=is_test), valid, seed, "valid")
 
     def part(mask: Tensor) -> Split:
         return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients))
@@ -130,28 +123,20 @@ def _with_clients(partition: Partition, clients: int) -> Partition:
     """The same partition for another number of clients."""
     if isinstance(partition, Turned | Sampled):
         return replace(partition, deal=_with_clients(partition.deal, clients))
-    if dataclasses.is_dataclass(partition) and not isinstance(partition, type):
-        if any(field.name == "clients" for field in dataclasses.fields(partition)):
+    if is_dataclass(partition) and not isinstance(partition, type):
+        if any(field.name == "clients" for field in fields(partition)):
             return replace(partition, clients=clients)
     raise UsageError(f"partition {partition!r} sets its own number of clients; leave out clients={clients}")
 
 
-def _held_out(
-    clients: tuple[str, ...], client: Tensor, candidates: Tensor, fraction: float, seed: int, purpose: str
-) -> Tensor:
-    """A fraction of every client's candidates, at least one of two; no client's depend on another's."""
-    held = torch.zeros_like(candidates)
-    if fraction == 0:
-        return held
-    examples = candidates.nonzero()[:, 0]
-    examples = examples[torch.argsort(client[examples], stable=True)]
-    owner = client[examples]
-    n = torch.bincount(owner, minlength=len(clients))
-    rank = torch.arange(len(examples)) - (n.cumsum(0) - n)[owner]
-    order = draw.shuffled(owner, seed, "hold out", purpose, hashed(clients)[owner], rank)
-    n_held = torch.where(n > 1, (fraction * n).round().long().clamp(min=1).minimum(n - 1), 0)
-    held[examples[order[rank < n_held[owner]]]] = True
-    return held
+def _held_out(pool: Pool, fraction: float, seed: int, purpose: str) -> Tensor:
+    """A fraction of every client's training examples, at least one of two."""
+
+    def how_many(n: Tensor) -> Tensor:
+        return torch.where(n > 1, (fraction * n).round().long().clamp(min=1).minimum(n - 1), 0)
+
+    none = torch.zeros(len(pool.y), dtype=torch.bool)
+    return some_of_each(pool, for_training(pool), how_many, seed, "hold out", purpose) if fraction else none
 
 
 def _majority(values: Tensor | None, client: Tensor, n_clients: int) -> Tensor | None:

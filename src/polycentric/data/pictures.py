@@ -65,10 +65,8 @@ def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | No
     stream = picture if isinstance(picture, Path) else io.BytesIO(bytes(picture))
     try:
         with Image.open(stream, formats=FORMATS) as image:
-            require(
-                image.width * image.height <= LARGEST,
-                f"{name} has {image.width}x{image.height} pixels, more than {LARGEST:,}; make it smaller",
-            )
+            good = image.width * image.height <= LARGEST
+            require(good, f"{name} has {image.width}x{image.height} pixels, more than {LARGEST:,}; make it smaller")
             return as_bytes(image if size is None else image.resize(size[::-1], Image.Resampling.BILINEAR))
     except UsageError:
         raise

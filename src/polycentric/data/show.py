@@ -9,7 +9,6 @@ each sees one of many classes.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from rich.console import Group, RenderableType
@@ -68,8 +67,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
     labels = figure.add_subplot(grid[0])
     shares = masked_equal(_shares(counts.double()).numpy(), 0)  # a class a client lacks stays white
     image = labels.imshow(shares, aspect="auto", cmap="magma_r", interpolation="nearest", vmin=0)
-    labels.set_xlabel("class")
-    labels.set_ylabel("client, sorted by commonest label")
+    labels.set(xlabel="class", ylabel="client, sorted by commonest label")
     labels.yaxis.set_major_locator(MaxNLocator(integer=True))
     step = 1 if n_classes <= 64 else n_classes // 40 + 1
     names = federation.classes[::step]
@@ -86,13 +84,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
     bars.tick_params(left=False, labelleft=False)
     bars.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     bars.spines[["top", "right"]].set_visible(False)
-    figure.colorbar(
-        image,
-        ax=bars,
-        fraction=0.12,
-        label="share of the client's labels",
-        format=PercentFormatter(1.0),
-    )
+    figure.colorbar(image, ax=bars, fraction=0.12, label="share of the client's labels", format=PercentFormatter(1.0))
     figure.suptitle(
         f"{federation.name}: labels of {n_clients:,} clients, heterogeneity {heterogeneity(federation):.2f}"
     )
@@ -132,46 +124,35 @@ def _example(federation: Federation) -> str:
     return f"{size} {'bytes' if federation.train.x.dtype == torch.uint8 else 'numbers'}"
 
 
-class _Rows(NamedTuple):
-    """The rows of the heat map: names, and counts (rows, classes)."""
-
-    names: list[str]
-    counts: Tensor
-    legend: str
-
-
-def _rows(federation: Federation, counts: Tensor) -> _Rows:
+def _rows(federation: Federation, counts: Tensor) -> tuple[list[str], Tensor, str]:
+    """The rows of the heat map: names, counts (rows, classes), and what a row is."""
     n_clients = len(counts)
     if n_clients <= MOST_ROWS:
-        return _Rows([name[:12] for name in federation.clients], counts, "a row is a client")
+        return [name[:12] for name in federation.clients], counts, "a row is a client"
     counts = counts[_order(counts)]
     row = torch.arange(n_clients) * MOST_ROWS // n_clients
     binned = torch.zeros(MOST_ROWS, counts.shape[1], dtype=counts.dtype).index_add(0, row, counts)
     sizes = torch.bincount(row).tolist()
     about = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
-    return _Rows(
-        [f"{size} clients" for size in sizes],
-        binned,
-        f"a row is {about} clients, sorted by their commonest label",
-    )
+    return [f"{size} clients" for size in sizes], binned, f"a row is {about} clients, sorted by their commonest label"
 
 
 def _terminal_map(federation: Federation) -> list[Text]:
     counts = label_counts(federation)
     shown = counts.sum(0).argsort(descending=True, stable=True)[:MOST_COLUMNS].sort().values
-    rows = _rows(federation, counts)
-    shares = _shares(rows.counts.double())[:, shown]
+    names, rows, legend = _rows(federation, counts)
+    shares = _shares(rows.double())[:, shown]
     peak = max(float(shares.max()), 1e-9)
     levels = ((shares / peak).sqrt() * (len(_SHADES) - 1)).ceil().long()  # square root: small shares show
     wide = 2 if len(shown) <= 24 else 1
-    edge = max(map(len, rows.names))
+    edge = max(map(len, names))
     lines = [Text(" " * (edge + 1) + "".join(f"{federation.classes[c][:1]:{wide}}" for c in shown), style="dim")]
-    for name, row in zip(rows.names, levels.tolist(), strict=True):
+    for name, row in zip(names, levels.tolist(), strict=True):
         line = Text(f"{name:>{edge}} ", style="dim")
         for level in row:
             line.append(_SHADES[level] * wide, Style(color=_COLOURS[level]))
         lines.append(line)
-    return [*lines, _legend(rows.legend, peak, len(shown), len(federation.classes))]
+    return [*lines, _legend(legend, peak, len(shown), len(federation.classes))]
 
 
 def _legend(rows: str, peak: float, n_shown: int, n_classes: int) -> Text:

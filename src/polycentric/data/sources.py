@@ -45,12 +45,8 @@ def digits() -> Pool:
 
     raw = load_digits()
     images = np.round(raw.images * (255 / 16)).astype(np.uint8)
-    return Pool(
-        name="digits",
-        x=torch.from_numpy(images[:, None]),
-        y=torch.from_numpy(raw.target.astype(np.int64)),
-        classes=tuple("0123456789"),
-    )
+    x, y = torch.from_numpy(images[:, None]), torch.from_numpy(raw.target.astype(np.int64))
+    return Pool("digits", x, y, classes=tuple("0123456789"))
 
 
 def find(name: str) -> Pool:
@@ -108,15 +104,11 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
         name: what to call it: letters, digits, '-', '_' and '.'.
         force: replace an installed data set of that name.
     """
-    require(
-        bool(_NAME.fullmatch(name)) and name not in entries(Pool),
-        f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name",
-    )
+    good = bool(_NAME.fullmatch(name)) and name not in entries(Pool)
+    require(good, f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name")
     target = _cache() / f"{name}.npz"
-    require(
-        force or not target.exists(),
-        f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it",
-    )
+    good = force or not target.exists()
+    require(good, f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it")
     pool = read(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -158,12 +150,8 @@ def _features(source: str, one: str = "", how: str = "") -> Pool:
 
 
 register(Pool, "digits", digits, about="1,797 examples of 8x8, 10 classes, no natural clients")
-register(
-    Pool,
-    "synthetic",
-    synthetic,
-    about="synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client",
-)
+MADE = "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client"
+register(Pool, "synthetic", synthetic, about=MADE)
 register(Pool, "minority", minority, about="minority(clients,share): two classes, the rarer one at a few clients only")
 register(Pool, "teacher", teacher, about="linear regression, each client's true vector near a common one")
 register(Pool, "mixture", mixture, about="mixture(k): linear regression, k true vectors, each client has one of them")

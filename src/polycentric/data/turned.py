@@ -35,10 +35,8 @@ class Rotations:
     def __post_init__(self) -> None:
         check_count("Rotations.k", self.k)
         check_count("Rotations.clients", self.clients)
-        require(
-            self.k <= min(self.clients, 360),
-            f"Rotations.k must be at most the number of clients ({self.clients}) and 360, got {self.k}",
-        )
+        good = self.k <= min(self.clients, 360)
+        require(good, f"Rotations.k must be at most the number of clients ({self.clients}) and 360, got {self.k}")
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt and turned."""

@@ -5,27 +5,10 @@ MODELS                                  every name, with one line about it
 check(module)                           refuses what cannot be stacked and averaged (BatchNorm)
 """
 
-from .catalog import MODELS, Recipe, build, default
 from .checks import check, n_parameters
+from .convolutional import lg_lenet
 from .dense import mlp
-from .image import celeba_cnn, lg_lenet, two_convolutions, vgg11
-from .series import har_cnn
-from .text import LSTM, CharLSTM, char_lstm
+from .named import MODELS, build, default
+from .text import LSTM, CharLSTM
 
-__all__ = [
-    "LSTM",
-    "MODELS",
-    "CharLSTM",
-    "Recipe",
-    "build",
-    "celeba_cnn",
-    "char_lstm",
-    "check",
-    "default",
-    "har_cnn",
-    "lg_lenet",
-    "mlp",
-    "n_parameters",
-    "two_convolutions",
-    "vgg11",
-]
+__all__ = ["LSTM", "MODELS", "CharLSTM", "build", "check", "default", "lg_lenet", "mlp", "n_parameters"]

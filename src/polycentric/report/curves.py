@@ -10,17 +10,15 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
-from ..runs.metrics import is_share
+from ..runs.metrics import Floats, is_share
 from .figure import band, colour, panels, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = npt.NDArray[np.float64]
 # What is along the axis; a function makes it from a run's folder and the rounds of its evaluations.
 Over = Literal["rounds", "seconds", "bytes", "bytes_up", "bytes_down"] | Callable[[Path, list[int]], Any]
 Metric = str | Callable[[dict[str, Any]], float | None]  # its name, or how it is made from an evaluation
@@ -98,16 +96,9 @@ def draw(
         if curves and isinstance(over, str) and over != "rounds" and all(x[0] == x[-1] for x, _ in curves):
             level = float(np.mean([y[-1] for _, y in curves]))
             axis.axhline(level, color=colour(number), linestyle=":", label=label)
-            axis.annotate(
-                f"{label}, at its end: no {over}",
-                (1, level),
-                xycoords=("axes fraction", "data"),
-                xytext=(-2, 3),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-                color=colour(number),
-            )
+            how: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+            how |= {"fontsize": 8, "color": colour(number)}
+            axis.annotate(f"{label}, at its end: no {over}", (1, level), xytext=(-2, 3), **how)
         elif curves:
             band(axis, *together(curves), **{"number": number, "label": label, **style(label)})
     if isinstance(metric, str):

@@ -30,30 +30,17 @@ def draw_plan(axis: Any, plan: MatchingPlan, counts: Sequence[float] | None = No
     place = _places(graph)
     for i, j, number in graph.edges(data="matching"):
         share = float(used[number])
-        (x0, y0), (x1, y1) = place[i], place[j]
-        axis.plot(
-            [x0, x1],
-            [y0, y1],
-            color=colour(number),
-            linewidth=0.6 + 4.5 * share,
-            alpha=0.4 + 0.6 * share,
-            linestyle="-" if share > 0.005 else ":",
-            zorder=1,
-            solid_capstyle="round",
-        )
-    _dots(axis, np.array([place[i] for i in range(plan.n)]))
+        look: dict[str, Any] = {"linewidth": 0.6 + 4.5 * share, "alpha": 0.4 + 0.6 * share, "solid_capstyle": "round"}
+        line = "-" if share > 0.005 else ":"
+        axis.plot(*place[[i, j]].T, color=colour(number), linestyle=line, zorder=1, **look)
+    _dots(axis, place)
     marks = [
         mpl.lines.Line2D([], [], color=colour(k), linewidth=0.6 + 4.5 * float(p), label=f"{float(p):.2f}")
         for k, p in enumerate(used[:8])
     ]
-    axis.legend(
-        handles=marks,
-        title="used in a share of\nthe rounds, by matching" if len(used) <= 8 else "the first 8 matchings",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        fontsize=8,
-        title_fontsize=8,
-    )
+    title = "used in a share of\nthe rounds, by matching" if len(used) <= 8 else "the first 8 matchings"
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axis.legend(handles=marks, title=title, fontsize=8, title_fontsize=8, **beside)
 
 
 def draw_rho(axis: Any, network: Network, n: int, budgets: Sequence[float] = BUDGETS) -> None:
@@ -63,8 +50,7 @@ def draw_rho(axis: Any, network: Network, n: int, budgets: Sequence[float] = BUD
         axis.plot(budgets, [p.rho for p in plans], marker="o", markersize=3, color=colour(number), label=label)
     full = plan_for(network, n, 1.0).rho
     axis.axhline(full, color="#555555", linestyle="--", linewidth=1.0, label="vanilla (budget 1)")
-    axis.set_xlabel("budget: share of the matchings in a round")
-    axis.set_ylabel("rho (less is faster consensus)")
+    axis.set(xlabel="budget: share of the matchings in a round", ylabel="rho (less is faster consensus)")
     axis.set_ylim(top=1.005)
     axis.legend()
 
@@ -92,8 +78,7 @@ def draw_graph(topology: Topology, n: int, path: Path) -> None:
         receiver, sender, _ = topology.up(topology.remembers(n), everyone, "model").links
         graph = networkx.empty_graph(n)
         graph.add_edges_from((i, j) for i, j in zip(receiver.tolist(), sender.tolist(), strict=True) if i < j)
-        place = _places(graph)
-        at = np.array([place[i] for i in range(n)])
+        at = _places(graph)
         for i, j in graph.edges:
             axis.plot(*at[[i, j]].T, color=colour(0), linewidth=1.2, alpha=0.7, zorder=1)
         _dots(axis, at)
@@ -116,10 +101,11 @@ def activation(topology: Matchings, seed: int, rounds: int, n: int) -> list[floa
     return [float(share) for share in topology.active(seed, torch.arange(rounds), n).double().mean(0)]
 
 
-def _places(graph: networkx.Graph) -> dict[int, Any]:
-    """Places on a circle where there are few clients, by springs where there are many."""
+def _places(graph: networkx.Graph) -> Any:
+    """(clients, 2): on a circle where there are few clients, by springs where there are many."""
     n = graph.number_of_nodes()
-    if n <= 16:
-        return {i: (np.sin(2 * np.pi * i / n), np.cos(2 * np.pi * i / n)) for i in range(n)}
-    placed: dict[int, Any] = networkx.spring_layout(graph, seed=0)
-    return placed
+    if n > 16:
+        placed = networkx.spring_layout(graph, seed=0)
+        return np.array([placed[i] for i in range(n)])
+    angle = 2 * np.pi * np.arange(n) / n
+    return np.stack([np.sin(angle), np.cos(angle)], 1)

@@ -47,6 +47,8 @@ def _words(geometry: Geometry, n_clients: int, seed: int, round: int) -> str:
 
 
 def _panel(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int) -> None:
+    from matplotlib.patches import Circle
+
     cells = covered(geometry, n_clients, seed, round)
     inner = geometry.of if isinstance(geometry, Attached) else geometry
     if isinstance(inner, CellMap):
@@ -58,8 +60,6 @@ def _panel(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int)
     size = max(2.0, min(26.0, 2600 / len(shown)))
     many = cells.n_edges > 25
     for edge, (place, radius) in enumerate(zip(stations, radii, strict=True)):
-        from matplotlib.patches import Circle
-
         axis.add_patch(Circle(place, radius, facecolor=colour(edge), alpha=0.05 if many else 0.1, linewidth=0))
         axis.add_patch(Circle(place, radius, fill=False, edgecolor=colour(edge), linewidth=0.6 if many else 1.1))
     alone = shown[covers[shown] == 1]
@@ -72,17 +72,13 @@ def _panel(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int)
             axis.annotate(
                 f"edge {edge}", place, (0, -14), textcoords="offset points", ha="center", fontsize=8, zorder=5
             )
-    axis.set_aspect("equal")
-    axis.set_xticks([])
-    axis.set_yticks([])
     axis.grid(False)
-    for side in axis.spines.values():
-        side.set_visible(False)
+    axis.spines[:].set_visible(False)
     low = np.minimum((stations - radii[:, None]).min(0), at.min(0))
     high = np.maximum((stations + radii[:, None]).max(0), at.max(0))
     pad = 0.03 * (high - low).max()
-    axis.set_xlim(low[0] - pad, high[0] + pad)
-    axis.set_ylim(low[1] - pad, high[1] + pad)
+    (left, bottom), (right, top) = low - pad, high + pad
+    axis.set(aspect="equal", xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
 
 
 def _laid_out(cells: Coverage) -> tuple[Any, Any, Any]:

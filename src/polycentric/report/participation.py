@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..runs.metrics import gini
+from ..runs.metrics import Ints, gini
 from .figure import colour, panels
-
-Ints = npt.NDArray[np.int64]
 
 
 def took_part(run: Path) -> Ints:
@@ -48,11 +46,9 @@ def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict
             left.stairs(height, edges - 0.5, color=colour(number), alpha=0.18, fill=True)
             curve = np.mean([_lorenz(one) for one in counts], axis=0)
             right.plot(SHARES, curve, color=colour(number))
-        left.set_xlabel("rounds a client took part in")
-        left.set_title("clients")
+        left.set(xlabel="rounds a client took part in", title="clients")
         right.plot([0, 100], [0, 100], color="#999999", linewidth=0.8, linestyle="--")
-        right.set_xlabel("clients, those heard least first, %")
-        right.set_title("their share of all answers, %")
+        right.set(xlabel="clients, those heard least first, %", title="their share of all answers, %")
         left.legend(loc="upper right")
     return unequal
 

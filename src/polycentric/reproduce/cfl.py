@@ -125,11 +125,7 @@ CFL_TABLE = Table(
         Claim("The two groups are found exactly.", _exact),
     ),
     figures=(
-        figure(
-            "cfl-rounds.png",
-            "Accuracy over the rounds, and of every client at the end, all seeds.",
-            _rounds,
-        ),
+        figure("cfl-rounds.png", "Accuracy over the rounds, and of every client at the end, all seeds.", _rounds),
         Figure(
             "cfl-splits.png", "Seed 0: cosines of updates as they were when a cluster split, and their tree.", _splits
         ),

@@ -123,15 +123,12 @@ def _faster(words: str) -> Claim:
 
 def _comparable(words: str, method: str) -> Claim:
     text = f"The {method} is at most 2 points below FedAvg and FedAvg-MTL ({words})."
-    return claim(
-        text,
-        {name: f"{name}, {words}" for name in METHODS},
-        lambda found: (
-            found[method] >= max(found["FedAvg"], found["FedAvg-MTL"]) - 2,
-            listed(found, "{} {:.1f} %", "; "),
-        ),
-        "not all rows were run",
-    )
+
+    def judge(found: dict[str, float]) -> Verdict:
+        bound = max(found["FedAvg"], found["FedAvg-MTL"]) - 2
+        return found[method] >= bound, listed(found, "{} {:.1f} %", "; ")
+
+    return claim(text, {name: f"{name}, {words}" for name in METHODS}, judge, "not all rows were run")
 
 
 def _curves(runs: Runs, words: str, link: float | None) -> Curves:
@@ -203,11 +200,10 @@ DPA_SGD = Table(
         "authors average the last layer too: that is the row `ring, tasks averaged`.",
         "The authors' curves stay at 2 to 11 % accuracy over 200 rounds, so no accuracy of theirs is a target; "
         "the time ratio (about 8,500 s for FedAvg, 6,600 s for the ring, as many rounds) is.",
-        f"The clock is `delays(compute={COMPUTE}, link=L, jitter={JITTER})`: a step takes {COMPUTE} s and a link L"
-        " s, each times a lognormal factor drawn anew in every round. FedAvg waits for the slowest of all "
-        "clients, a client on the ring for its two neighbours. The gain is a property of this jitter: without it "
-        "a ring and a center take the same time, and where one machine is always slow the ring waits for it too "
-        "in the long run.",
+        f"The clock is `delays(compute={COMPUTE}, link=L, jitter={JITTER})`: a step takes {COMPUTE} s and a link L s, "
+        "each times a lognormal factor drawn anew in every round. FedAvg waits for the slowest of all clients, a "
+        "client on the ring for its two neighbours. The gain is a property of this jitter: without it a ring and a "
+        "center take the same time, and where one machine is always slow the ring waits for it too in the long run.",
         "A message's size costs nothing here, as in the authors' plan; the bytes are in the runs. On the complete"
         " graph every client sends its covariance of |N|^2 numbers to everybody.",
         "Five steps of ten examples between exchanges; everybody takes part in every round. Rows of 16 to 64 "

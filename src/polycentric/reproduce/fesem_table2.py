@@ -95,15 +95,8 @@ def cell(name: str, data: str) -> dict[str, Any]:
     if method in ("fesem", "tkm"):  # the first round is of everybody, and paid for in rounds
         own["warm_up"] = "none"
         rounds = 1 + round((ROUNDS * COHORT - CLIENTS[data]) / COHORT)
-    return {
-        "method": method,
-        "data": data,
-        "model": "femnist-cnn" if writers else "celeba-cnn",
-        "rounds": rounds,
-        "evaluate_every": 5 if method == "fesem" else 25,
-        "optimistic": True,
-        "set": own,
-    }
+    named = {"method": method, "data": data, "model": "femnist-cnn" if writers else "celeba-cnn", "rounds": rounds}
+    return named | {"evaluate_every": 5 if method == "fesem" else 25, "optimistic": True, "set": own}
 
 
 def setting(name: str, data: str, view: str, metric: str) -> str:
@@ -199,11 +192,8 @@ def _claims() -> tuple[Claim, ...]:
             ),
             _optimism(data),
         ]
-    claims.append(
-        _versus(
-            "unipen62", BY_EPOCHS[1], BY_EPOCHS[0], f"{STAND_INS['unipen62']}, by epochs: FeSEM(4) is above FedAvg."
-        )
-    )
+    by_epochs = f"{STAND_INS['unipen62']}, by epochs: FeSEM(4) is above FedAvg."
+    claims.append(_versus("unipen62", BY_EPOCHS[1], BY_EPOCHS[0], by_epochs))
     worst = f"{STAND_INS['unipen62']}: FedDANE has the lowest micro accuracy of all methods."
     return (*claims, _extreme("unipen62", "FedDANE", worst, min))
 
@@ -240,10 +230,9 @@ FESEM_TABLE2 = Table(
         "accuracy (sweeps/fesem-table2-*.toml): for FedAvg, FedSGD, NoFed and FedDANE each; all other methods have "
         f"FedAvg's. unipen62: {', '.join(f'{n} {r:g}' for n, r in RATES['unipen62'].items())}; celeba-smile: "
         f"{', '.join(f'{n} {r:g}' for n, r in RATES['celeba-smile'].items())}.",
-        "mu = 0.1 for FedProx and FedDANE; step 0.6 for FedDist and FedDWS; Robust trims 5 %; Clustered splits "
-        "after round 20 by the defaults of `cfl`; HypCluster begins from different models. "
-        "FedAvg, FedProx, FedDANE, FedDWS and FedSGD count examples; FedDist and those with several centers count "
-        "clients, as in their papers.",
+        "mu = 0.1 for FedProx and FedDANE; step 0.6 for FedDist and FedDWS; Robust trims 5 %; Clustered splits after "
+        "round 20 by the defaults of `cfl`; HypCluster begins from different models. FedAvg, FedProx, FedDANE, FedDWS "
+        "and FedSGD count examples; FedDist and those with several centers count clients, as in their papers.",
         "The paper does not say which F1 it means; ours is every client's class-macro F1, weighted by examples (micro) "
         "or not (macro). Its text scores after fine-tuning; its published program reports the best of its centers by "
         "test accuracy. Its numbers therefore stand beside every section. In its second version FedProx has 72.6 micro "

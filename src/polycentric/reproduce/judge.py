@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .table import Claim, Values, Verdict
 
-Key = TypeVar("Key")
+Label = TypeVar("Label")
 
 
 def reached(values: Values, setting: str) -> list[float]:
@@ -61,7 +61,9 @@ def listed(numbers: Mapping[Any, float], form: str, between: str = ", ") -> str:
     return between.join(form.format(name, number) for name, number in numbers.items())
 
 
-def claim(text: str, settings: Mapping[Key, str], judge: Callable[[dict[Key, float]], Verdict], missing: str) -> Claim:
+def claim(
+    text: str, settings: Mapping[Label, str], judge: Callable[[dict[Label, float]], Verdict], missing: str
+) -> Claim:
     """A claim about the means of some rows; `missing` is said where one of them has no mean."""
 
     def judged(values: Values) -> Verdict:

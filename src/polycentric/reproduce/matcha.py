@@ -33,7 +33,7 @@ TAIL = 10  # evaluations at the end over which a loss is averaged
 FEW = "150 images a client"
 
 
-class Work(NamedTuple):
+class Learned(NamedTuple):
     """What is learned."""
 
     source: str
@@ -44,9 +44,9 @@ class Work(NamedTuple):
 
 
 WORK = {
-    "Fashion-MNIST": Work("fashion-mnist", "mlp", 1500, 0.55),
-    f"Fashion-MNIST, {FEW}": Work("fashion-mnist", "mlp", 1500, 0.7, 0.98),
-    "CIFAR-10": Work("cifar10", "lg-lenet", 3000, 1.5),
+    "Fashion-MNIST": Learned("fashion-mnist", "mlp", 1500, 0.55),
+    f"Fashion-MNIST, {FEW}": Learned("fashion-mnist", "mlp", 1500, 0.7, 0.98),
+    "CIFAR-10": Learned("cifar10", "lg-lenet", 3000, 1.5),
 }
 
 

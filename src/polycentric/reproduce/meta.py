@@ -185,9 +185,8 @@ META = Table(
     figures=(
         figure(
             "meta.png",
-            "Left: mean accuracy of the writers held out, before and after 5 epochs of their own, with one "
-            "standard deviation over the seeds. Right: all writers of one run; the area grows with their "
-            "test examples.",
+            "Left: mean accuracy of the writers held out, before and after 5 epochs of their own, with one standard "
+            "deviation over the seeds. Right: all writers of one run; the area grows with their test examples.",
             _panels,
         ),
     ),

@@ -7,29 +7,26 @@ draw(run, folder)      rounds.png      intra-cluster distance, sizes and re-assi
                        examples.png    a few examples of each cluster, the same classes side by side
 """
 
-from .distances import cosines, intra_cluster_distance, matched, neighbours, principal, squared_distances
-from .members import local_models, looks, places_of, statistics, told, updates
-from .pictures import draw, draw_examples, draw_map, draw_numbers
-from .similarity import draw_similarity, draw_splits, splits
-
-__all__ = [
-    "cosines",
-    "draw",
-    "draw_examples",
-    "draw_map",
-    "draw_numbers",
-    "draw_similarity",
-    "draw_splits",
-    "intra_cluster_distance",
-    "local_models",
-    "looks",
-    "matched",
-    "neighbours",
-    "places_of",
-    "principal",
-    "splits",
-    "squared_distances",
-    "statistics",
-    "told",
-    "updates",
-]
+from .drawing import (
+    draw as draw,
+    draw_examples as draw_examples,
+    draw_map as draw_map,
+    draw_numbers as draw_numbers,
+    draw_similarity as draw_similarity,
+    draw_splits as draw_splits,
+    splits as splits,
+)
+from .members import (
+    cosines as cosines,
+    intra_cluster_distance as intra_cluster_distance,
+    local_models as local_models,
+    looks as looks,
+    matched as matched,
+    neighbours as neighbours,
+    places_of as places_of,
+    principal as principal,
+    squared_distances as squared_distances,
+    statistics as statistics,
+    told as told,
+    updates as updates,
+)

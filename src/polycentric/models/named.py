@@ -25,17 +25,15 @@ from torch import nn
 from ..errors import UsageError, require, unknown
 from ..stacks import draw
 from .checks import check
+from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
 from .dense import mlp
-from .image import celeba_cnn, lg_lenet, two_convolutions, vgg11
-from .series import har_cnn
 from .text import char_lstm
 
-Shape = tuple[int, ...]
 Factory = Callable[..., object]  # a class or function that makes a module
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NamedModel:
     """How a named model is made, and from what shapes of examples it can be."""
 
     about: str  # one line for a listing
@@ -43,17 +41,11 @@ class Recipe:
     reads: Literal["numbers", "images", "series", "text"] = "numbers"
     smallest: int = 1  # the shortest side of an image, or length of a series, of which its pools leave something
 
-    def takes(self, shape: Shape, symbols: int = 0) -> bool:
+    def takes(self, shape: tuple[int, ...], symbols: int = 0) -> bool:
         """Whether the model can read examples of this shape."""
-        match self.reads:
-            case "text":
-                return symbols > 0 and len(shape) == 1
-            case "images":
-                return symbols == 0 and len(shape) == 3 and min(shape[1:]) >= self.smallest
-            case "series":
-                return symbols == 0 and len(shape) == 2 and shape[1] >= self.smallest
-            case "numbers":
-                return symbols == 0
+        sides = {"text": 1, "series": 2, "images": 3}.get(self.reads, len(shape))
+        large = self.reads not in ("series", "images") or min(shape[1:], default=0) >= self.smallest
+        return (symbols > 0) == (self.reads == "text") and len(shape) == sides and large
 
     @property
     def wants(self) -> str:
@@ -66,46 +58,35 @@ class Recipe:
         }[self.reads]
 
 
-MODELS: dict[str, Recipe] = {
-    "logistic": Recipe("logistic regression: one linear layer", partial(mlp, hidden=())),
-    "mlp": Recipe("one hidden layer of 128", mlp),
-    "2nn": Recipe("FedAvg's two hidden layers of 200", partial(mlp, hidden=(200, 200))),
-    "lg-mlp": Recipe(
-        "LG-FedAvg's net for MNIST: hidden layers of 512, 256, 256, 128",
-        partial(mlp, hidden=(512, 256, 256, 128)),
+def _two_convolutions(words: str, n_dense: int | None) -> NamedModel:
+    return NamedModel(words, partial(two_convolutions, n_dense=n_dense), "images", smallest=4)
+
+
+MODELS: dict[str, NamedModel] = {
+    "logistic": NamedModel("logistic regression: one linear layer", partial(mlp, hidden=())),
+    "mlp": NamedModel("one hidden layer of 128", mlp),
+    "2nn": NamedModel("FedAvg's two hidden layers of 200", partial(mlp, hidden=(200, 200))),
+    "lg-mlp": NamedModel(
+        "LG-FedAvg's net for MNIST: hidden layers of 512, 256, 256, 128", partial(mlp, hidden=(512, 256, 256, 128))
     ),
-    "mnist-cnn": Recipe(
-        "FedAvg's net for MNIST: two 5 x 5 convolutions (32, 64), dense 512",
-        partial(two_convolutions, n_dense=512),
-        "images",
-        smallest=4,
+    "mnist-cnn": _two_convolutions("FedAvg's net for MNIST: two 5 x 5 convolutions (32, 64), dense 512", 512),
+    "fmnist-cnn": _two_convolutions("two 5 x 5 convolutions (32, 64) and one linear layer", None),
+    "femnist-cnn": _two_convolutions("FeSEM's net for FEMNIST: two 5 x 5 convolutions (32, 64), dense 248", 248),
+    "lg-lenet": NamedModel(
+        "LG-FedAvg's net for CIFAR-10: two 5 x 5 convolutions (6, 16), dense 120, 100", lg_lenet, "images", smallest=16
     ),
-    "fmnist-cnn": Recipe(
-        "two 5 x 5 convolutions (32, 64) and one linear layer",
-        partial(two_convolutions, n_dense=None),
-        "images",
-        smallest=4,
+    "celeba-cnn": NamedModel(
+        "LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"
     ),
-    "femnist-cnn": Recipe(
-        "FeSEM's net for FEMNIST: two 5 x 5 convolutions (32, 64), dense 248",
-        partial(two_convolutions, n_dense=248),
-        "images",
-        smallest=4,
-    ),
-    "lg-lenet": Recipe(
-        "LG-FedAvg's net for CIFAR-10: two 5 x 5 convolutions (6, 16), dense 120, 100",
-        lg_lenet,
-        "images",
-        smallest=16,
-    ),
-    "celeba-cnn": Recipe("LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"),
-    "vgg11": Recipe("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
-    "har-cnn": Recipe("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
-    "char-lstm": Recipe("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", char_lstm, "text"),
+    "vgg11": NamedModel("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
+    "har-cnn": NamedModel("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
+    "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", char_lstm, "text"),
 }
 
 
-def build(name: str | nn.Module | Factory, shape: Shape, n_outputs: int, seed: int = 0, symbols: int = 0) -> nn.Module:
+def build(
+    name: str | nn.Module | Factory, shape: tuple[int, ...], n_outputs: int, seed: int = 0, symbols: int = 0
+) -> nn.Module:
     """A module whose first parameters depend on the seed and on nothing else.
 
     Arguments:
@@ -122,10 +103,8 @@ def build(name: str | nn.Module | Factory, shape: Shape, n_outputs: int, seed: i
     199210
     """
     shape = tuple(shape)
-    require(
-        len(shape) > 0 and min(shape) > 0,
-        f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}",
-    )
+    good = len(shape) > 0 and min(shape) > 0
+    require(good, f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}")
     require(n_outputs > 0, f"n_outputs is the number of classes, at least 1, not {n_outputs}")
     called = name if isinstance(name, str) else _called(name)
     # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
@@ -140,7 +119,7 @@ def build(name: str | nn.Module | Factory, shape: Shape, n_outputs: int, seed: i
     return module
 
 
-def default(shape: Shape, n_outputs: int, symbols: int = 0) -> str:
+def default(shape: tuple[int, ...], n_outputs: int, symbols: int = 0) -> str:
     """The name of a model that is quick to train on examples of this shape.
 
     >>> default((1, 28, 28), 10), default((6, 128), 6), default((80,), 80, symbols=80)
@@ -152,7 +131,7 @@ def default(shape: Shape, n_outputs: int, symbols: int = 0) -> str:
     return "har-cnn" if MODELS["har-cnn"].takes(shape) else "mlp"
 
 
-def _from_ours(name: str, shape: Shape, n_outputs: int, symbols: int) -> nn.Module:
+def _from_ours(name: str, shape: tuple[int, ...], n_outputs: int, symbols: int) -> nn.Module:
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     recipe = MODELS[name]
@@ -167,10 +146,8 @@ def _from_ours(name: str, shape: Shape, n_outputs: int, symbols: int) -> nn.Modu
 def _imported(name: str) -> object:
     """What 'module:attribute' names."""
     path, _, attribute = name.partition(":")
-    require(
-        path != "" and attribute != "",
-        f"model '{name}' is neither a known name nor 'module:attribute'; write for example 'mynet:Net'",
-    )
+    good = path != "" and attribute != ""
+    require(good, f"model '{name}' is neither a known name nor 'module:attribute'; write for example 'mynet:Net'")
     try:
         module = importlib.import_module(path)
     except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen
@@ -187,7 +164,7 @@ def _imported(name: str) -> object:
     return found
 
 
-def _from_yours(source: object, called: str, shape: Shape, n_outputs: int) -> nn.Module:
+def _from_yours(source: object, called: str, shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     """The user's module: given as such, or made by the user's class or factory."""
     if isinstance(source, nn.Module):
         return source

@@ -1,12 +1,11 @@
-"""Convolutional models for images of shape (channels, height, width).
+"""Convolutional models for images (channels, height, width), and for series (channels, time) such as a phone's sensors.
 
     image -> [convolution, (norm), pool, ReLU] x depth -> flatten -> [dense, ReLU] -> head -> n_outputs
 
-The largest of some numbers commutes with ReLU, with the same bits and the same gradients; after the pool it has a quarter
-of the numbers to go over.
-Layers are called `conv1`, `norm1`, `dense1`, ..., `head`, so that a method which keeps some of them private
-can name them. Where a paper has BatchNorm there is GroupNorm: it has no running statistics, which could
-neither be averaged like parameters nor be kept in a stack of models.
+The largest of some numbers commutes with ReLU, with the same bits and the same gradients; after the pool it has a
+quarter of the numbers to go over. Layers are called `conv1`, `norm1`, `dense1`, ..., `head`, so that a method which
+keeps some of them private can name them. Where a paper has BatchNorm there is GroupNorm: it has no running statistics,
+which could neither be averaged like parameters nor be kept in a stack of models.
 
 Reference: McMahan et al., Communication-efficient learning of deep networks from decentralized data,
 AISTATS 2017 (mnist-cnn). Xie et al., Multi-center federated learning, 2020 (femnist-cnn). Liang et al.,
@@ -20,13 +19,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-Shape = tuple[int, ...]
-
 # VGG-11, configuration A: channels of each convolution, 0 where the image is halved.
 VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
 
 
-def two_convolutions(shape: Shape, n_outputs: int, n_dense: int | None) -> nn.Sequential:
+def two_convolutions(shape: tuple[int, ...], n_outputs: int, n_dense: int | None) -> nn.Sequential:
     """Two 5 x 5 convolutions that keep the size, each halved by a pool, and one dense layer or none.
 
     On 1 x 28 x 28:
@@ -54,7 +51,7 @@ def two_convolutions(shape: Shape, n_outputs: int, n_dense: int | None) -> nn.Se
     )
 
 
-def lg_lenet(shape: Shape, n_outputs: int) -> nn.Sequential:
+def lg_lenet(shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
     """LG-FedAvg's net for CIFAR-10: 64,102 parameters on 3 x 32 x 32 with 10 outputs.
 
     2,872 of them are in conv1 and conv2, the part that LG-FedAvg's published program shares.
@@ -78,7 +75,7 @@ def lg_lenet(shape: Shape, n_outputs: int) -> nn.Sequential:
     )
 
 
-def celeba_cnn(shape: Shape, n_outputs: int) -> nn.Sequential:
+def celeba_cnn(shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
     """LEAF's net for CelebA: 31,202 parameters on 3 x 84 x 84 with 2 outputs, 29,154 on 3 x 32 x 32.
 
     GroupNorm in groups of 4 channels stands where LEAF has BatchNorm.
@@ -97,7 +94,7 @@ def celeba_cnn(shape: Shape, n_outputs: int) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-def vgg11(shape: Shape, n_outputs: int) -> nn.Sequential:
+def vgg11(shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
     """VGG-11 with GroupNorm and one linear layer: 9,231,114 parameters on 3 x 32 x 32 with 10 outputs.
 
     The five pools leave one pixel of a 32 x 32 image; what a larger one leaves is averaged, so that the
@@ -119,6 +116,32 @@ def vgg11(shape: Shape, n_outputs: int) -> nn.Sequential:
     layers["flatten"] = nn.Flatten()
     layers["head"] = nn.Linear(n_channels, n_outputs)
     return nn.Sequential(layers)
+
+
+def har_cnn(shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
+    """Three 1-D convolutions and a mean over time: 33,318 parameters on 6 x 128 with 6 outputs.
+
+    The mean makes the number of parameters independent of the length.
+    """
+    channels, _ = shape
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv1d(channels, 32, 9, padding=4),
+            norm1=nn.GroupNorm(4, 32),
+            pool1=nn.MaxPool1d(2),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv1d(32, 64, 5, padding=2),
+            norm2=nn.GroupNorm(4, 64),
+            pool2=nn.MaxPool1d(2),
+            relu2=nn.ReLU(),
+            conv3=nn.Conv1d(64, 64, 5, padding=2),
+            norm3=nn.GroupNorm(4, 64),
+            relu3=nn.ReLU(),
+            mean=nn.AdaptiveAvgPool1d(1),
+            flatten=nn.Flatten(),
+            head=nn.Linear(64, n_outputs),
+        )
+    )
 
 
 def _lenet_side(side: int) -> int:
