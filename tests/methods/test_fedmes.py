@@ -40,7 +40,7 @@ from polycentric.methods.recipes import build_method
 from polycentric.round import receive
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.runs.folder import Folder
-from polycentric.runs.start import environment
+from polycentric.runs.outputs import environment
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.coverage import covered

@@ -15,7 +15,7 @@ import typer
 
 from ..runs.settings import Settings
 
-Sets = Annotated[
+SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=Settings.model_fields["set"].description)
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
@@ -64,7 +64,7 @@ def _option(name: str) -> Any:
     """The option that a field of `Settings` becomes; None: it was not typed."""
     field = Settings.model_fields[name]
     if name == "set":
-        return Sets
+        return SetOption
     flag = f"--{name.replace('_', '-')}"
     help, default = field.description or "", field.default
     if default is not None and not isinstance(default, bool):

@@ -38,7 +38,7 @@ TOGETHER = 2048  # samples the limit takes in one step at most: more would only 
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A model, the data it reads, and how many clients make a round of a second or so on one core."""
 
     model: str
@@ -52,18 +52,18 @@ class Work:
 WORK = {
     work.model: work
     for work in (
-        Work("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
-        Work("femnist-cnn", (1, 28, 28), 62, 8),
-        Work("mnist-cnn", (1, 28, 28), 10, 4),
-        Work("char-lstm", (80,), 80, 2, symbols=80),
-        Work("vgg11", (3, 32, 32), 10, 2),
-        Work("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("femnist-cnn", (1, 28, 28), 62, 8),
+        Workload("mnist-cnn", (1, 28, 28), 10, 4),
+        Workload("char-lstm", (80,), 80, 2, symbols=80),
+        Workload("vgg11", (3, 32, 32), 10, 2),
+        Workload("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
     )
 }
 USUAL = tuple(name for name in WORK if name != "logistic")
 
 
-def federation(work: Work, clients: int, examples: int) -> Federation:
+def federation(work: Workload, clients: int, examples: int) -> Federation:
     """Clients of equal size with noise for data."""
     draw, n = torch.Generator().manual_seed(0), clients * examples
     x = (
@@ -109,7 +109,7 @@ def limit(task: Task, data: Split, batches: Tensor) -> None:
 class Race:
     """The same work, ready to be done in several ways."""
 
-    work: Work
+    work: Workload
     task: Task
     federation: Federation
     steps: int

@@ -13,7 +13,6 @@ import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from ..data import Federation, parse
 from ..errors import Diverged
 from ..language import files_of
 from .folder import Folder
-from .loop import Run
 from .settings import Settings
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
 
@@ -67,22 +65,11 @@ def run_cell(
         if Folder(path).begun:
             return resumed(Folder.open(path), given)[0].go().summary()
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        return attach_folder(in_its_share(prepared(settings, given), beside), Folder(path)).go().summary()
+        return attach_folder(prepared(settings, given, beside=beside), Folder(path)).go().summary()
     except Diverged as error:
         found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
         Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
         return found
-
-
-def in_its_share(prepared: Run, beside: int) -> Run:
-    """The same run in smaller blocks, where several share a GPU and nobody said how large they are.
-
-    A block is twice its share: runs seldom need all their room at the same time.
-    """
-    clients = prepared.clients
-    if beside > 2 and clients.block is None and clients.task.device.type == "cuda":
-        prepared.clients = replace(clients, block=max(1, 2 * clients.block_size // beside))
-    return prepared
 
 
 def run_cells(

@@ -14,8 +14,9 @@ from polycentric.learn.execute.looped import channels_last, likes_channels_last
 from polycentric.models import build
 from polycentric.round import run_round
 from polycentric.runs.machine import use_precision
+from polycentric.runs.outputs import environment
 from polycentric.runs.settings import Settings
-from polycentric.runs.start import environment, load_data, prepare, prepared
+from polycentric.runs.start import load_data, prepare, prepared
 from polycentric.tasks.task import Batch
 
 Make = Callable[..., Federation]

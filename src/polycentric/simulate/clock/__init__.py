@@ -5,21 +5,15 @@ seconds.py   how exchanges become time: synchronous rounds, deadlines, neighbour
 kinds.py     clocks: Normalised, Delays, Physical
 """
 
-from .kinds import Delays, Normalised, Physical
-from .seconds import Clock, Punctual, check, load_of
-from .traffic import Hops, Load, Pairs, Traffic, traffic
-
-__all__ = [
-    "Clock",
-    "Delays",
-    "Hops",
-    "Load",
-    "Normalised",
-    "Pairs",
-    "Physical",
-    "Punctual",
-    "Traffic",
-    "check",
-    "load_of",
-    "traffic",
-]
+from .kinds import Delays as Delays
+from .kinds import Normalised as Normalised
+from .kinds import Physical as Physical
+from .seconds import Clock as Clock
+from .seconds import Punctual as Punctual
+from .seconds import check as check
+from .seconds import load_of as load_of
+from .traffic import Hops as Hops
+from .traffic import Load as Load
+from .traffic import Pairs as Pairs
+from .traffic import Traffic as Traffic
+from .traffic import traffic as traffic

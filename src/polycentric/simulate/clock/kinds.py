@@ -16,7 +16,7 @@ from ...topology.wires import Direction
 from .seconds import Clock
 from .traffic import Hops, Load, Pairs
 
-Table = float | tuple[float, ...] | tuple[tuple[float, ...], ...]  # for all, one a client, or clients x edges
+PerClient = float | tuple[float, ...] | tuple[tuple[float, ...], ...]  # for all, one a client, or clients x edges
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Physical(Clock):
     """
 
     cycles: float | None = None
-    frequency: Table = 2e9
+    frequency: PerClient = 2e9
     bandwidth_up: float = 1e6
     bandwidth_down: float = 5e6
     power_up: float = 0.2
@@ -156,7 +156,7 @@ class Physical(Clock):
     noise: float = 4e-21
     gain: float = 0.0295
     exponent: float = 3.76
-    distance: Table = 500.0
+    distance: PerClient = 500.0
     fading: bool = False
     frequency_spread: float = 0.5
     distance_spread: float = 0.5
