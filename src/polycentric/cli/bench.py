@@ -40,8 +40,7 @@ def bench(
 
     from ..runs import bench as measured
     from ..runs.machine import device_of
-    from .screen import out as screen
-    from .screen import say, tell
+    from .screen import say, stdout, tell
 
     torch.set_num_threads(threads)
     where, rows, tables = device_of(device), [], []
@@ -54,9 +53,9 @@ def bench(
     if as_json:
         tell({"rows": rows} | ({"profiles": tables} if profile else {}))
         return
-    screen.print(_table(rows))
+    stdout.print(_table(rows))
     for table in tables:
-        screen.print(table, soft_wrap=True)
+        stdout.print(table, soft_wrap=True)
     say(
         f"{rows[0]['device']}, {threads} thread{'s' if threads > 1 else ''} an operator; the fastest of {repeats} "
         "rounds, taken in turns. The limit is one model trained on the same samples without client borders."

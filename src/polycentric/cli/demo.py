@@ -12,8 +12,7 @@ from typing import Any
 
 from ..runs.compare import compared
 from ..runs.settings import Settings
-from .screen import counting, out, say
-from .tabulate import comparison_table
+from .screen import comparison_table, counting, say, stdout
 
 COMMON: dict[str, Any] = {
     "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 60, "evaluate_every": 20,
@@ -36,7 +35,7 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
 
     torch.set_num_threads(1)  # these models are small: a second thread does not help, and waits badly on a busy machine
     began = time.monotonic()
-    out.print(
+    stdout.print(
         "40 clients hold scikit-learn's handwritten digits, about 36 examples each. A quarter of the clients see them "
         "upright, the others turned by 90, 180 or 270 degrees. Nobody tells the methods. Five ways to learn:\n",
         highlight=False,
@@ -48,9 +47,9 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
     ]
     with tempfile.TemporaryDirectory() as temporary, counting("demo", len(cells), quiet) as progress:
         rows = compared(cells, folder or Path(temporary), progress=progress)
-    out.print(comparison_table(rows, SEEDS, cells[0]))
+    stdout.print(comparison_table(rows, SEEDS, cells[0]))
     for line in what_it_shows({row["method"]: row for row in rows}):
-        out.print(f"  {line}")
+        stdout.print(f"  {line}")
     command = "polycentric" if shutil.which("polycentric") else sys.argv[0]  # what works where this was typed
     say(f"\n{time.monotonic() - began:.0f} s. Next: {command} run fedavg --help")
 

@@ -41,9 +41,7 @@ def run(
     from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
     from ..simulate.ranks import join_ranks
-    from .screen import out as screen
-    from .screen import progress, summary_table, tell
-    from .track import tensorboard
+    from .screen import progress, stdout, summary_table, tell, tensorboard
 
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
@@ -69,7 +67,7 @@ def run(
     if as_json:
         tell(summary)
         return
-    screen.print(summary_table(summary))
+    stdout.print(summary_table(summary))
     closing_lines(summary, folder)
 
 
@@ -89,8 +87,7 @@ def resume(
     from ..runs.folder import Folder
     from ..runs.start import resumed
     from ..simulate.ranks import join_ranks
-    from .screen import out as screen
-    from .screen import progress, say, summary_table, tell
+    from .screen import progress, say, stdout, summary_table, tell
 
     with join_ranks(wait) as ranks:
         opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
@@ -121,7 +118,7 @@ def resume(
     if as_json:
         tell(summary)
         return
-    screen.print(summary_table(summary))
+    stdout.print(summary_table(summary))
     closing_lines(summary, opened)
 
 
@@ -135,8 +132,7 @@ def personalize(
     from ..errors import require
     from ..runs.start import open as open_run
     from .listing import personalization
-    from .screen import out as screen
-    from .screen import tell
+    from .screen import stdout, tell
 
     wanted = [word.strip() for word in steps.split(",")]
     good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
@@ -145,7 +141,7 @@ def personalize(
     if as_json:
         tell({"run_dir": str(folder), "points": points})
         return
-    screen.print(table)
+    stdout.print(table)
 
 
 def clusters(
@@ -163,8 +159,7 @@ def clusters(
     """
     from ..report.clusters import draw, places_of, told
     from ..runs.start import open as open_run
-    from .screen import out as screen
-    from .screen import say, tell
+    from .screen import say, stdout, tell
 
     looked_at = open_run(folder)
     places_of(looked_at)
@@ -174,7 +169,7 @@ def clusters(
         tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
         return
     for path in paths:
-        screen.print(str(path), soft_wrap=True)
+        stdout.print(str(path), soft_wrap=True)
     sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
     known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
     say(f"clients of each cluster: {sizes}{known}")

@@ -105,4 +105,6 @@ def sampled(federation: Federation, clients: int, seed: int = 0) -> Federation:
     group, protected = (None if of is None else of[keep] for of in (federation.group, federation.protected))
     names = tuple(federation.clients[int(k)] for k in keep)
     train, test, valid = (part(split) for split in (federation.train, federation.test, federation.valid))
-    return replace(federation, train=train, test=test, valid=valid, clients=names, group=group, protected=protected, source=None)
+    return replace(
+        federation, train=train, test=test, valid=valid, clients=names, group=group, protected=protected, source=None
+    )

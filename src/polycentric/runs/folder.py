@@ -35,8 +35,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..method import State
-from .checkpoint import Checkpoint, load_checkpoint, load_state, save_checkpoint, save_state
-from .files import replace_file, writing
+from .checkpoint import Checkpoint, load_checkpoint, load_state, replace_file, save_checkpoint, save_state, writing
 from .settings import Settings
 
 KEEP = 3  # checkpoints kept
@@ -138,15 +137,6 @@ class Folder:
         if not isinstance(value, dict):
             raise UsageError(f"{self.path / name} does not hold a JSON object")
         return value
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Every evaluation; a line cut short by an interruption is left out."""
-        path = self.path / "metrics.jsonl"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
 
     def read_clients(self) -> list[dict[str, str]]:
         """The lines of clients.csv."""

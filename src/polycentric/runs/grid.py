@@ -90,7 +90,9 @@ def run_cells(
     return out
 
 
-def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, progress: ProgressCallback | None) -> list[dict[str, Any]]:
+def _beside_each_other(
+    cells: Sequence[Settings], parent: Path, jobs: int, progress: ProgressCallback | None
+) -> list[dict[str, Any]]:
     """Cells for which memory is too short beside the others are run again, half as many at a time."""
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
     out: list[dict[str, Any]] = [{} for _ in cells]

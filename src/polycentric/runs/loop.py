@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -38,7 +38,6 @@ from .machine import undisturbed
 from .metrics import Scores, plain
 from .observe import Moment, Observer, in_use, observers
 from .settings import Settings
-from .stop import Patience, Stop, Target
 
 
 class Callback:
@@ -58,6 +57,41 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """After the last scores: the run is finished."""
+
+
+class Stop(Protocol):
+    """A rule that may end a run before its last round; it is asked after every round."""
+
+    def reason(self, run: Run) -> str:
+        """Why the run should end now; empty: it should go on."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The test accuracy over all examples is there: how many rounds it takes is what is asked."""
+
+    accuracy: float
+
+    def reached(self, history: list[dict[str, Any]]) -> int | None:
+        """The first evaluated round that reached it."""
+        return next((row["round"] for row in history if (row.get("micro_accuracy") or 0.0) >= self.accuracy), None)
+
+    def reason(self, run: Run) -> str:
+        """Says when."""
+        there = self.reached(run.history)
+        return "" if there is None else f"the target of {self.accuracy:.4g} was reached in round {there}"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """So many evaluations without a better validation score; only the validation split has a say."""
+
+    evaluations: int
+
+    def reason(self, run: Run) -> str:
+        """Says since when."""
+        waited = run.tally.since_best >= self.evaluations
+        return f"no better validation score since round {run.tally.best_round}" if waited else ""
 
 
 @dataclass(eq=False)

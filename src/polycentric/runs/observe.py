@@ -8,7 +8,7 @@ An observer takes a `Moment` and gives numbers by name; together they are a line
     pc.run(method, federation, observers=[sparsity])
 
 stands behind ours. Observers look and change nothing; what happens *because* of a number is a matter of callbacks
-(`runs.loop`) and of rules that stop a run (`runs.stop`).
+and of rules that stop a run (both in `runs.loop`).
 """
 
 from __future__ import annotations
@@ -146,4 +146,3 @@ def observers(dissimilarity: bool = False) -> tuple[Observer, ...]:
     """What every run measures, in the order of a line of metrics.jsonl."""
     asked = (dissimilar,) if dissimilarity else ()
     return (counts, in_use, shown, averaged, held_out, consensus_of, *asked, validated)
-

@@ -227,6 +227,8 @@ def check_the_same(made: Run, folder: Folder) -> None:
                 "a new run"
             )
     if was.get("identity", identity(made)) != identity(made):
-        raise UsageError(f"{folder.path / 'config.json'} was changed since the run began: restore it, or begin a new run")
+        raise UsageError(
+            f"{folder.path / 'config.json'} was changed since the run began: restore it, or begin a new run"
+        )
     if was.get("executor", made.clients.executor) != made.clients.executor:
         folder.log(f"goes on {made.clients.executor}, and began {was['executor']}: the same only to rounding")

@@ -59,9 +59,7 @@ class Settings(BaseModel):
     target: float | None = option(None, "Stop once the test accuracy over all examples is there.", gt=0, le=1)
     fine_tune: int = option(1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0)
     dissimilarity: bool = option(False, "Also measure how unlike the clients' gradients are.")
-    optimistic: bool = option(
-        False, "Also score centers chosen by the test labels: a bias to show, not a result."
-    )
+    optimistic: bool = option(False, "Also score centers chosen by the test labels: a bias to show, not a result.")
     held_out: float = option(0.0, "Share of the clients that never train and are scored apart.", ge=0, lt=1)
     held_out_seed: int | None = option(None, "Of who is held out. [default: the seed]", ge=0, lt=1 << 63)
     attack: str | None = option(

@@ -47,6 +47,7 @@ from .settings import Settings
 
 Model = nn.Module | Callable[..., nn.Module]
 
+
 @dataclass(frozen=True, eq=False)
 class Given:
     """What was given as objects of Python: taken as they are, whatever words say."""
@@ -334,10 +335,10 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
             checkpoint, problems = folder.load(made.clients.task.device, identity(made))
             made.folder = folder
     made.scores["initial"] = evaluate(made.method, made.state, made.clients, made.federation.test)
-    if text := ranks.text(checkpoint.to_json() if checkpoint else ""):
+    if text := ranks.text(json.dumps(checkpoint.to_json()) if checkpoint else ""):
         state = checkpoint.state if checkpoint else made.state
         state = replace(state, memory=made.state.memory | state.memory)  # what was not remembered yet, as it begins
-        checkpoint = Checkpoint.from_json(text, made.shared(state))
+        checkpoint = Checkpoint.from_json(json.loads(text), made.shared(state))
         made.state, made.tally = checkpoint.state, checkpoint.tally
         # A run that ended evaluated its last round in any case; one that was begun with more rounds would not have.
         made.history = [row for row in checkpoint.history if made.settings.evaluates(row["round"])]

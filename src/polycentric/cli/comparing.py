@@ -30,9 +30,7 @@ def compare(
     """
     from ..runs.compare import compared, known
     from ..runs.settings import pairs
-    from .screen import counting, tell
-    from .screen import out as screen
-    from .tabulate import comparison_table
+    from .screen import comparison_table, counting, stdout, tell
 
     methods, own = list(dict.fromkeys(methods)), pairs(options.pop("set", []))
     names = {method: _method_of(method) for method in methods}
@@ -47,7 +45,7 @@ def compare(
     if as_json:
         tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return
-    screen.print(comparison_table(rows, seeds, cells[0]))
+    stdout.print(comparison_table(rows, seeds, cells[0]))
 
 
 def _method_of(name: str) -> str:
@@ -94,9 +92,8 @@ def sweep(
       "set.lr" = [0.03, 0.1, 0.3]
     """
     from ..runs.grid import run_cells
-    from .screen import counting, tell
-    from .screen import out as screen
-    from .tabulate import grid_of, sweep_table
+    from .options import grid_of
+    from .screen import counting, stdout, sweep_table, tell
 
     points, cells = grid_of(config, options)
     folder = out or Path("runs") / f"sweep-{config.stem}"
@@ -106,7 +103,7 @@ def sweep(
     if as_json:
         tell({"config": str(config), "grid": list(points[0]), "runs": rows})
         return
-    screen.print(sweep_table(rows, list(points[0])))
+    stdout.print(sweep_table(rows, list(points[0])))
 
 
 def reproduce(
@@ -126,11 +123,10 @@ def reproduce(
     from ..errors import unknown
     from ..reproduce import TABLES, reproduce_table
     from .listing import list_tables
-    from .screen import counting, say
-    from .screen import out as screen
+    from .screen import counting, say, stdout
 
     if name is None:
-        screen.print(list_tables())
+        stdout.print(list_tables())
         return
     if name not in TABLES:
         raise unknown("table", name, TABLES)
