@@ -41,7 +41,7 @@ def run(
     from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
     from ..simulate.ranks import join_ranks
-    from .screen import progress, stdout, summary_table, tell, tensorboard
+    from .screen import progress, tensorboard
 
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
@@ -64,11 +64,7 @@ def run(
     if below is not None:
         summary["metrics"] |= plain({"share_below_alone": below})
         folder.write_json("summary.json", summary)
-    if as_json:
-        tell(summary)
-        return
-    stdout.print(summary_table(summary))
-    closing_lines(summary, folder)
+    _told(summary, folder, as_json)
 
 
 def resume(
@@ -87,7 +83,7 @@ def resume(
     from ..runs.folder import Folder
     from ..runs.start import resumed
     from ..simulate.ranks import join_ranks
-    from .screen import progress, say, stdout, summary_table, tell
+    from .screen import progress, say
 
     with join_ranks(wait) as ranks:
         opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
@@ -109,17 +105,12 @@ def resume(
     if opened is None:  # another rank speaks for all
         return
     if done == "yes":
-        say(
-            f"note: {folder} is finished, so nothing was run; `polycentric resume {folder} --rounds N` takes more rounds"
-        )
-    else:
-        for problem in problems:
-            say(f"note: {problem}")
-    if as_json:
-        tell(summary)
-        return
-    stdout.print(summary_table(summary))
-    closing_lines(summary, opened)
+        problems = [
+            f"{folder} is finished, so nothing was run; `polycentric resume {folder} --rounds N` takes more rounds"
+        ]
+    for problem in problems:
+        say(f"note: {problem}")
+    _told(summary, opened, as_json)
 
 
 def personalize(
@@ -190,9 +181,13 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     return share_below(ran.now.counted(ran.scores["in_use"]), ran.now.counted(made.scores["in_use"]))
 
 
-def closing_lines(summary: dict[str, Any], folder: Any) -> None:
-    from .screen import bytes_, say
+def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
+    from .screen import bytes_, say, stdout, summary_table, tell
 
+    if as_json:
+        tell(summary)
+        return
+    stdout.print(summary_table(summary))
     clock = str(folder.read_json("config.json").get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"

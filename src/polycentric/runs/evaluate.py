@@ -67,24 +67,12 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     each is its own center, or keeps a part for itself.
     """
     exchange = method.at(state.round)[-1]
-    if (
-        exchange.topology.at_home
-        or state.kept.keys() & set(clients.task.names)
-        or not clients.federation.classes
-        or not len(split)
-    ):
+    own = exchange.topology.at_home or state.kept.keys() & set(clients.task.names)
+    if own or not clients.federation.classes or not len(split):
         return None
     centers, n = state.centers["model"], clients.federation.n_clients
     owner, labels = split.owner.cpu(), split.y.cpu()
-    predicted = torch.zeros(len(centers), len(split), dtype=torch.int64)
-    losses = torch.zeros(len(centers), len(split), dtype=torch.float64)
-    with torch.no_grad():
-        for k, row in enumerate(centers):
-            for index in torch.split(torch.arange(len(split)), CHUNK):
-                there = index.to(split.x.device)
-                outputs = clients.task.predict({"model": row}, clients.task.inputs(split.x[there]))
-                predicted[k, index] = outputs.argmax(-1).cpu()
-                losses[k, index] = clients.task.loss(outputs, clients.task.targets(split.y[there])).double().cpu()
+    losses, predicted = map(torch.stack, zip(*(_outcome(clients, split, row) for row in centers), strict=True))
     right = (predicted == labels).double()
     every = torch.arange(len(split))
     by_client = torch.zeros(len(centers), n, dtype=torch.float64).index_add_(1, owner, right)  # ties: the lowest number
@@ -162,9 +150,10 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     learned = method.at(state.round)[-1].topology.learned(state.memory)
     if learned is not None and bool(learned.any()):
         rows = rows[learned.to(rows.device)]
-    loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
+    loss, predicted = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
+    right = (predicted == split.y.cpu()).double()
     found = {"average_loss": float(loss.mean())}
-    return found | ({"average_accuracy": float(right.double().mean())} if clients.federation.classes else {})
+    return found | ({"average_accuracy": float(right.mean())} if clients.federation.classes else {})
 
 
 class EdgeScores(NamedTuple):
@@ -178,12 +167,11 @@ def edge_scores(method: Method, state: State, clients: Simulation, split: Split)
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
     if not _one_model(method, state, clients) or not len(split) or not clients.federation.classes:
         return None
-    receiver, sender, _ = (
-        method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model").links
-    )
+    down = method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model")
+    receiver, sender, _ = down.links
     owner, everywhere, at_home = split.owner.cpu(), [], []
     for center, row in enumerate(state.centers["model"]):
-        _, right = _outcome(clients, split, row)
+        right = _outcome(clients, split, row)[1] == split.y.cpu()
         mine = torch.zeros(clients.federation.n_clients, dtype=torch.bool)
         mine[receiver[sender == center]] = True
         everywhere.append(right.double().mean())
@@ -227,13 +215,13 @@ def _one_model(method: Method, state: State, clients: Simulation) -> bool:
 
 @torch.no_grad()
 def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
-    """(loss, whether it is right) of one model on every example of a split."""
-    losses, right = [], []
+    """(loss, prediction) of one model on every example of a split, on the host."""
+    losses, predicted = [], []
     for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
         outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
         losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())
-        right.append(outputs.argmax(-1) == y)
-    return torch.cat(losses).cpu(), torch.cat(right).cpu()
+        predicted.append(outputs.argmax(-1))
+    return torch.cat(losses).cpu(), torch.cat(predicted).cpu()
 
 
 @torch.no_grad()
@@ -267,7 +255,8 @@ def _predictions(
         if fine_tune is not None and bool(trainable.any()):
             rows = rows | {"start": rows["model"]}
             tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
-            rows = rows | {n: _where(rows[n], trainable, new) for n, new in tuned.items()}
+            here = (to_device_of(rows["model"], trainable),)
+            rows = rows | {n: rows[n].index_put(here, new) for n, new in tuned.items()}
         yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
 
 
@@ -294,9 +283,3 @@ def all_clients(clients: Simulation, state: State) -> Cohort:
     sizes = clients.federation.train.sizes
     effort = torch.ones(len(sizes), dtype=torch.float64)
     return Cohort(torch.arange(len(sizes)), sizes, effort, len(sizes), clients.seed, state.round)
-
-
-def _where(rows: Tensor, which: Tensor, new: Tensor) -> Tensor:
-    out = rows.clone()
-    out[which.to(rows.device)] = new
-    return out

@@ -24,7 +24,7 @@ import csv
 import json
 import re
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +123,13 @@ class Folder:
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of a file of this run; empty where it is not there."""
         path = self.path / name
-        try:
+        with reading(path):
             return load_file(path) if path.is_file() else {}
-        except (OSError, SafetensorError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
 
     def read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of this run."""
-        try:
+        with reading(self.path / name):
             value = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{self.path / name} cannot be read: {error}") from error
         if not isinstance(value, dict):
             raise UsageError(f"{self.path / name} does not hold a JSON object")
         return value
@@ -141,11 +137,8 @@ class Folder:
     def read_clients(self) -> list[dict[str, str]]:
         """The lines of clients.csv."""
         path = self.path / "clients.csv"
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                return list(csv.DictReader(file))
-        except (OSError, ValueError, csv.Error) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
+        with reading(path), path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
 
     def log(self, line: str) -> None:
         """A line for people, with the time."""
@@ -225,3 +218,12 @@ class Folder:
         """Newest first."""
         found = (self.path / "checkpoints").glob("round-*.json")
         return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A file that is not there or is damaged, in one line."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, SafetensorError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import TypeVar
 
@@ -36,7 +37,7 @@ from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 
 Part = TypeVar("Part")
-Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
+Empty = Callable[..., Tensor]  # (shape, dtype) -> room for a stack
 
 AHEAD = 4  # blocks a rank learns before answers are passed on: bounds what it holds, and evens out unequal blocks
 HEADER = 1 << 10  # bytes of a text that travel in one message
@@ -130,8 +131,8 @@ class Ranks:
                 if self.rank == source:
                     there = parts[part][name]
                 else:
-                    make = empty if empty is not None and device == "cpu" else _empty_on(device)
-                    there = make(tuple(shape), getattr(torch, kind))
+                    make = empty if empty is not None and device == "cpu" else partial(torch.empty, device=device)
+                    there = make(tuple(shape), dtype=getattr(torch, kind))  # of several GPUs on the current one
                 self._send(there, source)
                 out[part][name] = there
         return out
@@ -193,11 +194,9 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            if "imed out" in str(error) or "imeout" in str(error):
-                said = f"one of the {self.size} ranks has said nothing for {self.wait:g} seconds"
-            else:
-                said = f"one of the {self.size} ranks was ended or has failed"
-            raise Lost(said) from error
+            silent = "imed out" in str(error) or "imeout" in str(error)
+            what = f"has said nothing for {self.wait:g} seconds" if silent else "was ended or has failed"
+            raise Lost(f"one of the {self.size} ranks {what}") from error
 
 
 ALONE = Ranks()
@@ -271,13 +270,6 @@ def dealt(work: Sequence[float], size: int) -> list[int]:
         load[out[block]] += work[block]
         count[out[block]] += 1
     return out
-
-
-def _empty_on(device: str) -> Empty:
-    def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)  # of several GPUs, the one that is current
-
-    return make
 
 
 def _sum_of_bits(rows: Tensor) -> int:

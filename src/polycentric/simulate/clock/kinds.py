@@ -38,8 +38,7 @@ class Normalised(Clock):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("t_edge", "t_comp", "t_c"):
-            _not_negative(self, name)
+        _check(self, "t_edge", "t_comp", "t_c")
 
     @property
     def t_cloud(self) -> float:
@@ -84,8 +83,7 @@ class Delays(Clock):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("compute", "link", "spread", "jitter"):
-            _not_negative(self, name)
+        _check(self, "compute", "link", "spread", "jitter")
 
     def at_client(self, load: Load) -> Tensor:
         """tau c_k."""
@@ -166,24 +164,18 @@ class Physical(Clock):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("bandwidth_up", "bandwidth_down", "power_up", "power_down", "noise", "gain", "wire"):
-            _positive(self, name)
+        positive = ("bandwidth_up", "bandwidth_down", "power_up", "power_down", "noise", "gain", "wire")
+        _check(self, *positive, "cycles", "cloud_distance", positive=True)
+        _check(self, "exponent", "frequency_spread", "distance_spread", "latency")
         for name in ("frequency", "distance"):
             value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
             require(
                 value.numel() > 0 and bool((value > 0).all() and value.isfinite().all()),
                 f"Physical.{name} must be positive, got {getattr(self, name)}",
             )
-            most = 2 if name == "distance" else 1
-            require(
-                value.dim() <= most,
-                f"Physical.{name} is one number, or one for each client{', or clients x edges' * (most > 1)}",
-            )
-        for name in ("exponent", "frequency_spread", "distance_spread", "latency"):
-            _not_negative(self, name)
-        for name in ("cycles", "cloud_distance"):
-            if getattr(self, name) is not None:
-                _positive(self, name)
+            more = ", or clients x edges" if name == "distance" else ""
+            fits = value.dim() <= (2 if more else 1)
+            require(fits, f"Physical.{name} is one number, or one for each client{more}")
 
     def at_client(self, load: Load) -> Tensor:
         """c examples / f."""
@@ -262,14 +254,11 @@ def _own(seed: int, name: str, n_clients: int) -> Tensor:
     return normal(seed, name, torch.arange(n_clients))
 
 
-def _not_negative(clock: Clock, name: str) -> None:
-    value = getattr(clock, name)
-    require(0 <= value < math.inf, f"{type(clock).__name__}.{name} must be a number from 0 up, got {value}")
-
-
-def _positive(clock: Clock, name: str) -> None:
-    value = getattr(clock, name)
-    require(0 < value < math.inf, f"{type(clock).__name__}.{name} must be positive, got {value}")
+def _check(clock: Clock, *names: str, positive: bool = False) -> None:
+    for name in names:
+        value = getattr(clock, name)
+        good = value is None or (0 < value < math.inf if positive else 0 <= value < math.inf)
+        require(good, f"{type(clock).__name__}.{name} must be {'positive' if positive else '>= 0'}, got {value}")
 
 
 register(Clock, "physical", Physical)

@@ -51,10 +51,8 @@ class Clock(ABC):
     broadcast: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            self.deadline is None or self.deadline > 0,
-            f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}",
-        )
+        good = self.deadline is None or self.deadline > 0
+        require(good, f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}")
 
     @abstractmethod
     def at_client(self, load: Load) -> Tensor:
@@ -77,11 +75,9 @@ class Clock(ABC):
     def needs(self, load: Load) -> Tensor:
         """Seconds from the center's first word to the client's last, (cohort,)."""
         down, up = load.down(), load.up()
-        return (
-            largest(len(load.cohort), down.client, self.on_link(load, "down", down))
-            + self.at_client(load)
-            + largest(len(load.cohort), up.client, self.on_link(load, "up", up))
-        )
+        heard = largest(len(load.cohort), down.client, self.on_link(load, "down", down))
+        said = largest(len(load.cohort), up.client, self.on_link(load, "up", up))
+        return heard + self.at_client(load) + said
 
     def late(self, load: Load) -> Tensor:
         """Who of the cohort will miss the deadline, (cohort,) bool; known beforehand."""
