@@ -360,7 +360,7 @@ def test_the_warning_comes_while_it_runs(blobs: Make) -> None:
 REFUSED = {
     "strength": ({"strength": -1.0}, "strength must not be negative, got -1.0"),
     "ridge": ({"ridge": -0.5}, "strength must not be negative, got -0.5"),
-    "weight_decay": ({"weight_decay": -0.1}, "weight_decay must be a number from 0 up, got -0.1"),
+    "weight_decay": ({"weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
     "eps": ({"eps": 0.0}, r"eps must be in \(0, 0.5\], got 0.0"),
     "steps": ({"steps": 0}, "steps must be at least 1, got 0"),
 }

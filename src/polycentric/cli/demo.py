@@ -19,13 +19,8 @@ COMMON: dict[str, Any] = {
     "device": "cpu",
 }  # fmt: skip
 TRAINING = {"lr": 0.1, "epochs": 5, "batch": 10}
-WAYS: dict[str, dict[str, Any]] = {
-    "nofed": {},
-    "fedsgd": {"lr": 0.5},
-    "fedavg": {},
-    "fedprox": {"mu": 0.1},
-    "fesem": {"k": 4},
-}
+WAYS: dict[str, dict[str, Any]]
+WAYS = {"nofed": {}, "fedsgd": {"lr": 0.5}, "fedavg": {}, "fedprox": {"mu": 0.1}, "fesem": {"k": 4}}
 SEEDS = 2
 
 
@@ -65,16 +60,10 @@ def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:
     worst, worst_many = of("fedavg", "worst_decile_accuracy"), of("fesem", "worst_decile_accuracy")
     ari = of("fesem", "ari") / 100
     together = "helps" if averaged > alone else "does not help here"
-    hidden = (
-        f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and"
-        if below > 0
-        else "Nobody would have done better alone, but"
-    )
-    found = (
-        "finds the four groups by itself"
-        if ari > 0.99
-        else f"finds groups of its own (adjusted Rand index with the true ones {ari:.2f})"
-    )
+    some = f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and"
+    hidden = some if below > 0 else "Nobody would have done better alone, but"
+    own = f"finds groups of its own (adjusted Rand index with the true ones {ari:.2f})"
+    found = "finds the four groups by itself" if ari > 0.99 else own
     better = "better than" if many > averaged else "no better than"
     return [
         f"Learning together {together}: FedAvg reaches {averaged:.0f} %, clients alone {alone:.0f} % "

@@ -25,9 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Wait = Annotated[float, typer.Option(help="Under torchrun: seconds without a word before another rank counts as lost.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
-RunFolders = Annotated[
-    list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")
-]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")]
+RunFolders = Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of them, as compare makes.")]
 
 
 def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -45,11 +44,9 @@ def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
         first = [p for p in own if _is_argument(p)]
-        derived = [
-            inspect.Parameter(_argument(name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name))
-            for name in chosen
-        ]
-        rest = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p not in first]
+        named = inspect.Parameter.KEYWORD_ONLY
+        derived = [inspect.Parameter(_argument(n), named, default=None, annotation=_option(n)) for n in chosen]
+        rest = [p.replace(kind=named) for p in own if p not in first]
         typed.__signature__ = inspect.Signature([*first, *derived, *rest])  # type: ignore[attr-defined]
         typed.__annotations__ = {p.name: p.annotation for p in (*first, *derived, *rest)}
         return typed

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .options import AsJson, settings_of
+
 topology_app = typer.Typer(help="Look at who averages with whom.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -24,7 +26,7 @@ def show(
     seed: Annotated[int | None, typer.Option(min=0, help="Of what is drawn. [default: 0]")] = None,
     rounds: Annotated[str, typer.Option(help="Rounds to draw where clients move, separated by commas.")] = "0",
     png: Annotated[Path | None, typer.Option(help="Draw the map, or the graph, into this PNG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Who averages with whom. Of edges: cells, overlaps, how fast edges agree (zeta); of graphs: links and zeta.
 
@@ -36,9 +38,8 @@ def show(
 
       polycentric topology show matcha --set "graph=erdos-renyi(p=0.3)" --clients 12 --png graph.png
     """
-    from ..errors import UsageError, require
+    from ..errors import require
     from ..runs.start import built_method
-    from .options import settings_of
     from .screen import say, stdout, tell
 
     typed = {"set": settings, "clients": clients, "seed": seed}
@@ -50,10 +51,9 @@ def show(
     facts = topology.facts(n, seed)
     if cells is None:
         if png:
-            if not facts:
-                raise UsageError(
-                    f"{method} has neither edges nor a graph, so there is nothing to draw: leave out --png"
-                )
+            require(
+                bool(facts), f"{method} has neither edges nor a graph to draw: leave out --png"
+            )
             from ..report.graphs import draw_graph
 
             draw_graph(topology, n, png)
@@ -65,10 +65,8 @@ def show(
         stdout.print(_grid([*((when, words) for when, words in stages.items()), *_graph_rows(facts)]))
         return
     wanted = [word.strip() for word in rounds.split(",")]
-    require(
-        all(w.isascii() and w.isdigit() and len(w) < 7 for w in wanted) and len(wanted) <= 6,
-        f"--rounds takes up to six whole numbers such as 0,10,20, got '{rounds}'",
-    )
+    good = all(w.isascii() and w.isdigit() and len(w) < 7 for w in wanted) and len(wanted) <= 6
+    require(good, f"--rounds takes up to six whole numbers such as 0,10,20, got '{rounds}'")
     if png:
         from ..report.maps import draw_map
 
@@ -156,7 +154,7 @@ def advise(
         Path | None, typer.Option(help="Draw the graph and rho over the budget into this file (.png, .svg).")
     ] = None,
     budget: Annotated[float, typer.Option(help="Budget of the drawing, in (0, 1].")] = 0.5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """How often to average, over how dense a graph, and what MATCHA can save on it.
 

@@ -66,11 +66,8 @@ USUAL = tuple(name for name in WORK if name != "logistic")
 def federation(work: Workload, clients: int, examples: int) -> Federation:
     """Clients of equal size with noise for data."""
     draw, n = torch.Generator().manual_seed(0), clients * examples
-    x = (
-        torch.randint(0, work.symbols, (n, *work.shape), generator=draw)
-        if work.symbols
-        else torch.rand(n, *work.shape, generator=draw)
-    )
+    size, symbols = (n, *work.shape), work.symbols
+    x = torch.randint(0, symbols, size, generator=draw) if symbols else torch.rand(size, generator=draw)
     y = torch.randint(0, work.classes, (n,), generator=draw)
     none = Split(x[:0], y[:0], torch.zeros(clients + 1, dtype=torch.int64))
     classes, names = tuple(map(str, range(work.classes))), tuple(map(str, range(clients)))

@@ -1,8 +1,8 @@
 """What a run can be gone on from: its state, what adds up over it, and its history, in files with digests.
 
 A state is one safetensors file (and a linked file for every stack that is on disk); a manifest beside it holds the
-rest, the digests of those files, and the name of the run they belong to. Nothing is ever pickled. Files are whole or not
-there at all: written under another name, synced to the disk, and renamed.
+rest, the digests of those files, and the name of the run they belong to. Nothing is ever pickled. Files are whole or
+not there at all: written under another name, synced to the disk, and renamed.
 """
 
 from __future__ import annotations

@@ -44,15 +44,9 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
             margin[index] = outputs[..., 1].double() - outputs[..., 0].double()
     losses, predicted, margin = losses.cpu(), predicted.cpu(), margin.cpu()  # a GPU is waited for once
     clients.ranks.add(losses, predicted, margin)
-    return score(
-        predicted.numpy() if classes else None,
-        split.y.cpu().numpy(),
-        losses.numpy(),
-        split.owner.cpu().numpy(),
-        clients.federation.n_clients,
-        len(classes),
-        margin.numpy() if len(classes) == 2 else None,
-    )
+    labels, owner = split.y.cpu().numpy(), split.owner.cpu().numpy()
+    answers, sure = predicted.numpy() if classes else None, margin.numpy() if len(classes) == 2 else None
+    return score(answers, labels, losses.numpy(), owner, clients.federation.n_clients, len(classes), sure)
 
 
 def optimistic(method: Method, state: State, clients: Simulation, split: Split) -> tuple[Scores, Scores] | None:
@@ -94,10 +88,8 @@ def assign_newcomers(method: Method, state: State, clients: Simulation) -> State
         if not exchange.sends:
             everyone = all_clients(clients, state)
             cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
-            notes = [
-                (a.block.index, exchange.topology.place(state.memory, a.block, state.centers, a.sent))
-                for a in clients.answers(exchange, state, cohort)
-            ]
+            place, answers = exchange.topology.place, clients.answers(exchange, state, cohort)
+            notes = [(a.block.index, place(state.memory, a.block, state.centers, a.sent)) for a in answers]
             state = replace(state, memory=write(state.memory, notes))
     return state
 
@@ -230,8 +222,7 @@ def _predictions(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(positions in the split, outputs there), every example of this rank's share once."""
     exchange = method.at(state.round)[-1]
-    everyone = all_clients(clients, state)
-    everyone = everyone[(split.sizes > 0)]
+    everyone = all_clients(clients, state)[split.sizes > 0]
     down = exchange.topology.down(state.memory, everyone, "model")
     personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1
     if down.form == "gather" and not personal:

@@ -81,8 +81,6 @@ class Folder:
             left.unlink(missing_ok=True)
         return Folder(path)
 
-    # -- what a run is made from ---------------------------------------------------------------------------
-
     def write_config(self, settings: Settings, given: Sequence[str]) -> None:
         """The settings, and the names of what was given as objects of Python that no words say."""
         self.write_json("config.json", settings.model_dump() | ({"given": list(given)} if given else {}))
@@ -104,8 +102,6 @@ class Folder:
     def finished(self) -> bool:
         """Whether a run ended here."""
         return (self.path / "summary.json").is_file()
-
-    # -- small files ---------------------------------------------------------------------------------------
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
@@ -177,8 +173,6 @@ class Folder:
             lines = (",".join(map(str, [r, *places])) + "\n" for r, places in kept.items())
             self.write_text("places.csv", "".join(lines))
         return kept
-
-    # -- states --------------------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint, run: str = "") -> None:
         """Write a checkpoint and forget the oldest; the one before stays good until this one is."""

@@ -140,10 +140,7 @@ class Run:
         if client is None:
             rows = {"model": self.state.centers["model"][center or 0]}
             missing = [n for n in self.clients.task.names if n not in rows]
-            require(
-                not missing,
-                f"a center has no {', '.join(missing)}: ask for a client's model, model_of(client=0)",
-            )
+            require(not missing, f"a center has no {', '.join(missing)}: use model_of(client=0) for a client's model")
             return self.clients.task.loaded(rows)
         one = all_clients(self.clients, self.state)[torch.tensor([client])]
         state = assign_newcomers(self.method, self.state, self.clients)
@@ -256,7 +253,9 @@ class Run:
             self._judge(row.get("valid_micro_accuracy", -row["valid_micro_loss"]))
         row = plain(row)
         self.history.append(row)
-        self._place()
+        assignment = now.exchange.topology.assignment(self.state.memory)
+        if assignment is not None and self.state.round:  # before the first round nobody has a center
+            self.places[self.state.round] = assignment.cpu().tolist()
         self._moment = now.settled()
         self._tell("on_evaluation", row)
 
@@ -265,12 +264,6 @@ class Run:
         self.tally = self.tally.judged(value, self.state.round)
         if self.tally.best_round == self.state.round:
             self.best = self.state
-
-    def _place(self) -> None:
-        """Every client's center at an evaluation, where clients have one; before the first round nobody has."""
-        assignment = self.now.exchange.topology.assignment(self.state.memory)
-        if assignment is not None and self.state.round:
-            self.places[self.state.round] = assignment.cpu().tolist()
 
     def _finish(self) -> None:
         """The best state where one was kept, and the last scores."""

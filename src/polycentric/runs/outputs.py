@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .loop import Run
 
 CHECKPOINT_SECONDS = 30.0
-# Settings that a checkpoint is not bound to: how long a run goes and what is measured of it may change, and the others are
-# said by what they come to (the fingerprint of the data, the method itself, ...).
+# Settings that a checkpoint is not bound to: how long a run goes and what is measured of it may change, and the others
+# are said by what they come to (the fingerprint of the data, the method itself, ...).
 FREE = {"rounds", "evaluate_every", "patience", "target", "fine_tune", "dissimilarity", "optimistic"}
 FREE |= {"data", "partition", "clients", "valid", "data_seed", "method", "set", "attack", "clock", "executor", "block"}
 
@@ -222,13 +222,10 @@ def check_the_same(made: Run, folder: Folder) -> None:
     same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
     for what, now in same.items():
         if was.get(what, now) != now:
-            raise UsageError(
-                f"not the {what} that the run began with: restore its config.json and the files it names, or begin "
-                "a new run"
-            )
+            again = "restore its config.json and the files it names, or begin a new run"
+            raise UsageError(f"not the {what} that the run began with: {again}")
     if was.get("identity", identity(made)) != identity(made):
-        raise UsageError(
-            f"{folder.path / 'config.json'} was changed since the run began: restore it, or begin a new run"
-        )
+        config = folder.path / "config.json"
+        raise UsageError(f"{config} was changed since the run began: restore it, or begin a new run")
     if was.get("executor", made.clients.executor) != made.clients.executor:
         folder.log(f"goes on {made.clients.executor}, and began {was['executor']}: the same only to rounding")

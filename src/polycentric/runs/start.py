@@ -245,10 +245,10 @@ def prepared(
     check(clock, method)
     federation = given.federation if given.federation is not None else load_data(settings)
     compare_cells(method.exchanges[-1].topology.geometry, federation, settings.seed)
-    require(
-        settings.patience is None or len(federation.valid) > 0,
-        "patience needs a validation split: load the data with valid=0.1 (in the command: --valid 0.1)",
-    )
+    if settings.patience is not None and not len(federation.valid):
+        raise UsageError(
+            "patience needs a validation split: load the data with valid=0.1 (--valid 0.1)"
+        )
     where = device_of(settings.device if ranks.size == 1 else own_device(settings.device))
     use_precision(settings.precision, where, settings.dtype)
     model = given.model or settings.model or default(federation.shape, federation.n_outputs, federation.symbols)
@@ -355,10 +355,8 @@ def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
     """The settings with more rounds; how often it evaluates stays as it was."""
     if rounds is None:
         return settings
-    require(
-        rounds >= settings.rounds,
-        f"{folder.path} was begun with {settings.rounds} rounds, and rounds={rounds} is fewer: ask for more",
-    )
+    begun = f"{folder.path} was begun with {settings.rounds} rounds"
+    require(rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: ask for more")
     every = settings.evaluate_every or max(1, settings.rounds // 50)
     return settings.changed(rounds=rounds, evaluate_every=every)
 

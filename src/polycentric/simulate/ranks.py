@@ -57,8 +57,6 @@ class Ranks:
         """Whether this rank writes the folder and speaks; the others are silent."""
         return self.rank == 0
 
-    # -- what is shared out --------------------------------------------------------------------------------
-
     def answers(
         self, blocks: Sequence[Cohort], learn: Callable[[Sequence[Cohort]], Iterator[Answer]]
     ) -> Iterator[Answer]:
@@ -94,8 +92,6 @@ class Ranks:
         parts = self.stacks(parts, owner)
         arrived = block[parts["block"]["good"]] if "block" in parts else block
         return answer or Answer(arrived, parts["sent"], parts["kept"])
-
-    # -- what the first rank has read ----------------------------------------------------------------------
 
     def text(self, text: str = "", source: int = 0) -> str:
         """A text of one rank's, at all of them."""
@@ -144,8 +140,6 @@ class Ranks:
         parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
         found = self.stacks(parts, 0, empty)
         return replace(state, **found, round=int(self.text(str(state.round))))
-
-    # -- keeping together ----------------------------------------------------------------------------------
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -244,10 +238,7 @@ def own_device(name: str) -> str:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not name.startswith("cuda"):
         return name
-    require(
-        name == "cuda",
-        f"device '{name}' is one GPU, and there are several ranks: with --device cuda each takes the one of its number",
-    )
+    require(name == "cuda", f"device '{name}' is one GPU for several ranks: with --device cuda each takes its own")
     local, there = os.environ.get("LOCAL_RANK", "0"), torch.cuda.device_count()
     if not local.isdigit() or int(local) >= there:
         raise UsageError(

@@ -66,9 +66,9 @@ def test_the_setting_reaches_the_task_and_is_written_down() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"precision": "half"}, "unknown precision 'half'"),
-        ({"precision": "tf32"}, "precision tf32 is a GPU's, and the device is cpu: use --device cuda"),
-        ({"precision": "bf16", "dtype": "float64"}, "is about how float32 is multiplied, and dtype is float64"),
+        ({"precision": "half"}, "precision in the arguments: input should be"),
+        ({"precision": "tf32"}, "precision=tf32 needs a GPU, not cpu: use --device cuda"),
+        ({"precision": "bf16", "dtype": "float64"}, "precision=bf16 needs dtype=float32, and dtype is float64"),
     ],
     ids=["no such", "no GPU", "float64"],
 )

@@ -79,7 +79,7 @@ def fused_updates(traced: GraphModule) -> list[RowUpdate]:
             sides = [side for side in gradient.args if _is(side, aten.cat.default)]
             if len(sides) == 1:
                 (gradient,), (rest,) = sides, [side for side in gradient.args if side is not sides[0]]
-        if not (_is(gradient, aten.cat.default) and gradient.args[1] in (1, -1) and _is_row(place)):
+        if not (_is(gradient, aten.cat.default) and gradient.args[1] in (1, -1) and len(_shape(place)) == 2):
             continue
         if len(gradient.users) > 1:  # it is written anyway
             continue
@@ -165,10 +165,6 @@ def _product(part: Node) -> Node | None:
 
 def _is(node: Any, target: Any) -> bool:
     return isinstance(node, Node) and node.target is target
-
-
-def _is_row(node: Node) -> bool:
-    return len(_shape(node)) == 2
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -11,9 +11,9 @@ from .kinds import Physical as Physical
 from .seconds import Clock as Clock
 from .seconds import Punctual as Punctual
 from .seconds import check as check
-from .seconds import load_of as load_of
 from .traffic import Hops as Hops
 from .traffic import Load as Load
 from .traffic import Pairs as Pairs
 from .traffic import Traffic as Traffic
+from .traffic import load_of as load_of
 from .traffic import traffic as traffic

@@ -169,10 +169,8 @@ class Physical(Clock):
         _check(self, "exponent", "frequency_spread", "distance_spread", "latency")
         for name in ("frequency", "distance"):
             value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
-            require(
-                value.numel() > 0 and bool((value > 0).all() and value.isfinite().all()),
-                f"Physical.{name} must be positive, got {getattr(self, name)}",
-            )
+            good = value.numel() > 0 and bool((value > 0).all() and value.isfinite().all())
+            require(good, f"Physical.{name} must be positive, got {getattr(self, name)}")
             more = ", or clients x edges" if name == "distance" else ""
             fits = value.dim() <= (2 if more else 1)
             require(fits, f"Physical.{name} is one number, or one for each client{more}")

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from ...errors import require
 from ...method import Exchange, Method, State
-from ...round import Answer, Clients, Trip
+from ...round import Answer, Clients
 from ...stacks.cohort import Cohort
 from ...topology.wires import Direction
 from .traffic import Hops, Load, Pairs, largest
@@ -69,8 +69,6 @@ class Clock(ABC):
     @abstractmethod
     def at_cloud(self, load: Load) -> float:
         """Seconds that edges and cloud take after their clients are done."""
-
-    # -- the same for every clock --------------------------------------------------------------------------
 
     def needs(self, load: Load) -> Tensor:
         """Seconds from the center's first word to the client's last, (cohort,)."""
@@ -151,14 +149,7 @@ class Punctual:
         return self.clients.answers(exchange, state, cohort[~late] if bool(late.any()) else cohort)
 
 
-def load_of(trip: Trip, parameters: int) -> Load:
-    """What was asked in a trip."""
-    return Load(trip.exchange, trip.before, trip.cohort, parameters)
-
-
 def check(clock: Clock, method: Method) -> None:
     """Refuse a deadline where there is nobody who waits."""
-    require(
-        clock.deadline is None or not any(exchange.topology.at_home for exchange in method.exchanges),
-        f"a deadline needs a center that waits, and {method.name} has none: leave deadline out of the clock",
-    )
+    good = clock.deadline is None or not any(exchange.topology.at_home for exchange in method.exchanges)
+    require(good, f"a deadline needs a center that waits, and {method.name} has none: leave deadline out of the clock")

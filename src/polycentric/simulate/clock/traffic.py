@@ -191,13 +191,18 @@ def largest(n: int, place: Tensor, size: Tensor) -> Tensor:
     return torch.zeros(n, dtype=torch.float64).scatter_reduce(0, place, size, "amax")
 
 
+def load_of(trip: Trip, parameters: int = 0) -> Load:
+    """What was asked in a trip."""
+    return Load(trip.exchange, trip.before, trip.cohort, parameters)
+
+
 def traffic(trip: Trip, broadcast: bool = False, asked: Load | None = None) -> Traffic:
     """The bytes of one exchange: everyone asked receives, who arrived has sent.
 
     `broadcast`: what a center sends to several clients counts once. `asked`: the load of those who were asked, where
     it is known already.
     """
-    asked = asked or Load(trip.exchange, trip.before, trip.cohort, 0)
+    asked = asked or load_of(trip)
     everybody = len(trip.arrived) == len(trip.cohort)  # in another order, perhaps
     came = asked if everybody else Load(trip.exchange, trip.before, trip.arrived, 0)
     home = trip.exchange.topology.at_home
