@@ -10,32 +10,13 @@ if TYPE_CHECKING:
     from .errors import Diverged, Lost, UsageError
     from .learn import Looped, Stacked, Train
     from .method import Exchange, Method, State
-    from .methods import (
-        METHODS,
-        cfl,
-        dpa_sgd,
-        dpsgd,
-        fedavg,
-        fedcurv,
-        feddane,
-        feddist,
-        feddws,
-        fedmes,
-        fedprox,
-        fedsgd,
-        fesem,
-        fomaml,
-        hierarchical,
-        ifca,
-        maml,
-        matcha,
-        meta,
-        mocha,
-        mtl,
-        nofed,
-        reptile,
-        tkm,
-    )
+    from .methods import METHODS, cfl, dpa_sgd, dpsgd, fedavg, fedcurv, feddane, feddist, feddws, fedmes, fedprox
+
+    # isort: split
+    from .methods import fedsgd, fesem, fomaml, hierarchical, ifca, maml, matcha, meta, mocha, mtl, nofed, reptile
+
+    # isort: split
+    from .methods import tkm
     from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .parts.attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .parts.objective import Curvature, Prox
@@ -61,18 +42,10 @@ if TYPE_CHECKING:
     from .topology.cells.map import CellMap
     from .topology.cells.shapes import CellRegions, Overlap, RingCells
     from .topology.cells.tables import CellTable
-    from .topology.graphs.networks import (
-        Complete,
-        Edges,
-        ErdosRenyi,
-        Exponential,
-        Geometric,
-        PathGraph,
-        Ring,
-        SmallWorld,
-        StarGraph,
-        Torus,
-    )
+    from .topology.graphs.networks import Complete, Edges, ErdosRenyi, Exponential, Geometric, PathGraph, Ring
+
+    # isort: split
+    from .topology.graphs.networks import SmallWorld, StarGraph, Torus
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "errors": "Diverged Lost UsageError",

@@ -51,9 +51,7 @@ def show(
     facts = topology.facts(n, seed)
     if cells is None:
         if png:
-            require(
-                bool(facts), f"{method} has neither edges nor a graph to draw: leave out --png"
-            )
+            require(bool(facts), f"{method} has neither edges nor a graph to draw: leave out --png")
             from ..report.graphs import draw_graph
 
             draw_graph(topology, n, png)

@@ -250,7 +250,9 @@ class Run:
             row |= measure(now)
         self.scores |= {"in_use": now.scores} if trips else {"in_use": now.scores, "initial": now.scores}
         if trips and "valid_micro_loss" in row:
-            self._judge(row.get("valid_micro_accuracy", -row["valid_micro_loss"]))
+            score = row.get("valid_micro_accuracy", -row["valid_micro_loss"])
+            self.tally = self.tally.judged(score, self.state.round)  # only the validation split has a say
+            self.best = self.state if self.tally.best_round == self.state.round else self.best
         row = plain(row)
         self.history.append(row)
         assignment = now.exchange.topology.assignment(self.state.memory)
@@ -258,12 +260,6 @@ class Run:
             self.places[self.state.round] = assignment.cpu().tolist()
         self._moment = now.settled()
         self._tell("on_evaluation", row)
-
-    def _judge(self, value: float) -> None:
-        """Keep the best state; only the validation split has a say."""
-        self.tally = self.tally.judged(value, self.state.round)
-        if self.tally.best_round == self.state.round:
-            self.best = self.state
 
     def _finish(self) -> None:
         """The best state where one was kept, and the last scores."""

@@ -96,9 +96,7 @@ def use_precision(name: str, device: torch.device, dtype: str) -> None:
     if name != "float32" and dtype != "float32":
         raise UsageError(f"precision={name} needs dtype=float32, and dtype is {dtype}: leave one of them out")
     if name == "tf32" and device.type != "cuda":
-        raise UsageError(
-            f"precision=tf32 needs a GPU, not {device}: use --device cuda or --precision bf16"
-        )
+        raise UsageError(f"precision=tf32 needs a GPU, not {device}: use --device cuda or --precision bf16")
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     require(
         name != "bf16" or device.type != "cpu" or has is None or bool(has()),

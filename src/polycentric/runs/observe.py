@@ -52,7 +52,7 @@ class Moment:
 
     def counted(self, scores: Scores) -> Scores:
         """Only of the clients whose scores count: those who train and do not attack."""
-        mask = self.clients.scored_mask.numpy()
+        mask = (~self.clients.held_out_mask & ~self.clients.attackers).numpy()
         return scores if mask.all() else scores.only(mask)
 
     def settled(self) -> Moment:

@@ -88,6 +88,9 @@ def summary(run: Run) -> dict[str, Any]:
         return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
 
     tuned = counted("personalised")
+    if tuned is not None:  # and the share of clients that fine-tuning made worse
+        after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))
+        tuned |= plain({"share_worse": share_below(after, before)})
     return {
         "method": run.method.name,
         "data": run.federation.name,
@@ -99,7 +102,7 @@ def summary(run: Run) -> dict[str, Any]:
         "run_dir": str(run.folder.path) if run.folder else None,
         "metrics": plain(run.metrics),
         "initial": counted("initial"),
-        "personalised": None if tuned is None else tuned | plain({"share_worse": share_worse(run)}),
+        "personalised": tuned,
         **optimistic_scores(run),
         "held_out": held_out_scores(run) or None,
         "bytes_up": run.tally.bytes_up,
@@ -121,11 +124,6 @@ def summary(run: Run) -> dict[str, Any]:
         "fingerprint": run.federation.fingerprint,
         "note": run.federation.note or None,
     }
-
-
-def share_worse(run: Run) -> float:
-    """The share of clients that fine-tuning made worse."""
-    return share_below(run.now.counted(run.scores["personalised"]), run.now.counted(run.scores["in_use"]))
 
 
 def held_out_scores(run: Run) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise UsageError(f"{path} has {len(text)} bytes; a config has a few hundred")
         return tomllib.loads(text.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or _one_line(error)
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UsageError(f"'{path}' cannot be read as TOML: {reason}") from error
 
 
@@ -150,7 +150,3 @@ def pairs(settings: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set takes key=value, got '{text}'; for example --set lr=0.1")
         out[key.strip()] = value.strip()
     return out
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -246,9 +246,7 @@ def prepared(
     federation = given.federation if given.federation is not None else load_data(settings)
     compare_cells(method.exchanges[-1].topology.geometry, federation, settings.seed)
     if settings.patience is not None and not len(federation.valid):
-        raise UsageError(
-            "patience needs a validation split: load the data with valid=0.1 (--valid 0.1)"
-        )
+        raise UsageError("patience needs a validation split: load the data with valid=0.1 (--valid 0.1)")
     where = device_of(settings.device if ranks.size == 1 else own_device(settings.device))
     use_precision(settings.precision, where, settings.dtype)
     model = given.model or settings.model or default(federation.shape, federation.n_outputs, federation.symbols)

@@ -97,11 +97,6 @@ class Simulation:
         able = (self.federation.train.sizes > 0) & ~self.held_out_mask
         return torch.zeros_like(able) if self.attack is None else self.attack.attackers(self.seed, able)
 
-    @property
-    def scored_mask(self) -> Tensor:
-        """Whose scores count, (clients,) bool: those who are not held out, and honest."""
-        return ~self.held_out_mask & ~self.attackers
-
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data and are not held out."""
         index, sizes, effort = self._able

@@ -40,11 +40,6 @@ class Normalised(Clock):
         super().__post_init__()
         _check(self, "t_edge", "t_comp", "t_c")
 
-    @property
-    def t_cloud(self) -> float:
-        """A trip to the cloud."""
-        return self.t_c * self.t_edge
-
     def at_client(self, load: Load) -> Tensor:
         """t_comp."""
         return self.t_comp * load.cohort.effort.double()
@@ -52,7 +47,7 @@ class Normalised(Clock):
     def on_link(self, load: Load, way: Direction, pairs: Pairs) -> Tensor:
         """Half a trip, by the models moved."""
         near = load.exchange.topology.wires.near and not load.cloud
-        return (self.t_edge if near else self.t_cloud) / 2 * self._models(load, pairs)
+        return (self.t_edge if near else self.t_c * self.t_edge) / 2 * self._models(load, pairs)
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """A trip, by the models moved."""
