@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .round import run_round
     from .runs.choose_k import choose_k
-    from .runs.compare import compare
+    from .runs.grid import compare
     from .runs.loop import Callback, Run
     from .runs.observe import Moment
     from .runs.settings import Settings
@@ -62,7 +62,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "parts.privacy": "Gaussian",
     "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
     "runs.choose_k": "choose_k",
-    "runs.compare": "compare",
+    "runs.grid": "compare",
     "runs.loop": "Callback Run",
     "runs.observe": "Moment",
     "runs.settings": "Settings",

@@ -31,7 +31,7 @@ def compare(
 
     Example: polycentric compare nofed fedavg fedprox --data digits --partition rotations=4 --seeds 5
     """
-    from ..runs.compare import compared, known
+    from ..runs.grid import compared, known
     from ..runs.settings import pairs
     from .screen import comparison_table, counting, stdout, tell
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..runs.compare import compared
+from ..runs.grid import compared
 from ..runs.settings import Settings
 from .screen import comparison_table, counting, say, stdout
 

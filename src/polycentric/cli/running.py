@@ -168,7 +168,7 @@ def clusters(
 
 def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     """Train every client alone under the same training, and compare."""
-    from ..runs.compare import known
+    from ..runs.grid import known
     from ..runs.metrics import share_below
     from ..runs.start import Given, prepared
     from .screen import progress

@@ -167,7 +167,9 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
     """Seconds of every way, and their ratios. The ways take turns; of each the fastest and the median are told."""
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     device = race.task.device
-    wanted = tuple(executors) if executors is not None else _usual(race)
+    # Compiling a convolution or a long recurrence takes minutes: only what is worth comparing.
+    usual = race.work.executors if device.type == "cpu" else ("stacked",)
+    wanted = tuple(executors) if executors is not None else usual
     for name in wanted:
         if name not in EXECUTORS:
             raise unknown("executor", name, EXECUTORS)
@@ -228,18 +230,10 @@ def profile(race: Race, executor: str | None = None, rows: int = 12) -> str:
     return str(table)
 
 
-def _usual(race: Race) -> tuple[str, ...]:
-    """The executors worth comparing for a model: compiling a convolution or a long recurrence takes minutes."""
-    if race.task.device.type == "cpu":
-        return race.work.executors
-    return ("stacked",)
-
-
 def _timed(way: Callable[[], object], device: torch.device) -> tuple[float, object]:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    done: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    done()
     began = time.perf_counter()
     result = way()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    done()
     return time.perf_counter() - began, result

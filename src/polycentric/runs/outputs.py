@@ -21,7 +21,7 @@ from .evaluate import edge_scores
 from .folder import Folder
 from .loop import Callback
 from .machine import versions
-from .metrics import Scores, participation, plain, share_below
+from .metrics import participation, plain, share_below
 from .settings import indifferent
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def summary(run: Run) -> dict[str, Any]:
     def counted(name: str) -> dict[str, Any] | None:
         return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
 
+    mask, scores = run.clients.held_out_mask.numpy(), run.scores if run.clients.held_out else {}
+    held_out = {name: plain(found.only(mask).summary()) for name, found in scores.items()}
     tuned = counted("personalised")
     if tuned is not None:  # and the share of clients that fine-tuning made worse
         after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))
@@ -104,7 +106,7 @@ def summary(run: Run) -> dict[str, Any]:
         "initial": counted("initial"),
         "personalised": tuned,
         **optimistic_scores(run),
-        "held_out": held_out_scores(run) or None,
+        "held_out": held_out or None,
         "bytes_up": run.tally.bytes_up,
         "bytes_down": run.tally.bytes_down,
         "bytes_by_link": dict(run.tally.links),
@@ -124,13 +126,6 @@ def summary(run: Run) -> dict[str, Any]:
         "fingerprint": run.federation.fingerprint,
         "note": run.federation.note or None,
     }
-
-
-def held_out_scores(run: Run) -> dict[str, Any]:
-    """The scores of clients that never train."""
-    mask = run.clients.held_out_mask.numpy()
-    scores: dict[str, Scores] = run.scores if run.clients.held_out else {}
-    return {name: plain(found.only(mask).summary()) for name, found in scores.items()}
 
 
 def optimistic_scores(run: Run) -> dict[str, Any]:
