@@ -24,10 +24,9 @@ from torch import Tensor
 
 from polycentric.learn.execute.captured import RUNS, Graphs
 from polycentric.learn.execute.stacked import launch
-from polycentric.learn.gpu import convolve
-from polycentric.learn.gpu import overrides as instead
+from polycentric.learn.gpu import convolve, overrides as instead
 from polycentric.learn.gpu.convolve import ConvShape, Tile
-from polycentric.runs.bench import Race, Work, federation
+from polycentric.runs.bench import Race, Workload, federation
 from polycentric.runs.machine import device_of
 from polycentric.tasks.task import Task
 
@@ -134,7 +133,7 @@ def check() -> None:
 
 
 def race(clients: int, steps: int, batch: int) -> Race:
-    work = Work("mnist-cnn", (1, 28, 28), 62, clients)
+    work = Workload("mnist-cnn", (1, 28, 28), 62, clients)
     data = federation(work, clients, steps * batch).to("cuda")
     return Race(work, Task.of(data, "mnist-cnn", device="cuda"), data, steps, batch)
 

@@ -19,8 +19,8 @@ import torch
 from polycentric import ByCell, CellMap, fedmes, load, run
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import Cells
-from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.consensus import edge_facts
+from polycentric.topology.cells.coverage import covered
 
 T = TypeVar("T")
 asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

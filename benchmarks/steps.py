@@ -27,9 +27,8 @@ from polycentric.learn import Stacked, Train
 from polycentric.learn.execute import scan
 from polycentric.learn.execute.captured import RUNS, Graphs
 from polycentric.learn.execute.stacked import launch
-from polycentric.learn.gpu import convolve, pools
-from polycentric.learn.gpu import linear as dense
-from polycentric.runs.bench import Work, federation
+from polycentric.learn.gpu import convolve, linear as dense, pools
+from polycentric.runs.bench import Workload, federation
 from polycentric.runs.machine import device_of, use_precision
 from polycentric.stacks.cohort import Cohort
 from polycentric.tasks.task import Task
@@ -57,7 +56,7 @@ class Case:
         model, shape, classes, clients, batch, momentum = CASES[name]
         clients, batch = (2, 2) if small else (clients, batch)
         self.steps = 2 if small else STEPS
-        data = federation(Work(model, shape, classes, clients), clients, self.steps * batch).to(device)
+        data = federation(Workload(model, shape, classes, clients), clients, self.steps * batch).to(device)
         self.task, self.split = Task.of(data, model, device=device), data.train
         self.learner = Train(lr=0.05, batch=batch, momentum=momentum)
         self.rows = {n: row.expand(clients, -1) for n, row in self.task.start().items()}

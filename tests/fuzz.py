@@ -2,8 +2,7 @@
 
 import warnings
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 
 from polycentric.errors import UsageError
 from polycentric.methods import METHODS

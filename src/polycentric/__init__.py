@@ -10,32 +10,13 @@ if TYPE_CHECKING:
     from .errors import Diverged, Lost, UsageError
     from .learn import Looped, Stacked, Train
     from .method import Exchange, Method, State
-    from .methods import (
-        METHODS,
-        cfl,
-        dpa_sgd,
-        dpsgd,
-        fedavg,
-        fedcurv,
-        feddane,
-        feddist,
-        feddws,
-        fedmes,
-        fedprox,
-        fedsgd,
-        fesem,
-        fomaml,
-        hierarchical,
-        ifca,
-        maml,
-        matcha,
-        meta,
-        mocha,
-        mtl,
-        nofed,
-        reptile,
-        tkm,
-    )
+    from .methods import METHODS, cfl, dpa_sgd, dpsgd, fedavg, fedcurv, feddane, feddist, feddws, fedmes, fedprox
+
+    # isort: split
+    from .methods import fedsgd, fesem, fomaml, hierarchical, ifca, maml, matcha, meta, mocha, mtl, nofed, reptile
+
+    # isort: split
+    from .methods import tkm
     from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .parts.attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
     from .parts.objective import Curvature, Prox
@@ -44,7 +25,7 @@ if TYPE_CHECKING:
     from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .round import run_round
     from .runs.choose_k import choose_k
-    from .runs.compare import compare
+    from .runs.grid import compare
     from .runs.loop import Callback, Run
     from .runs.observe import Moment
     from .runs.settings import Settings
@@ -58,21 +39,13 @@ if TYPE_CHECKING:
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
     from .topology.cells.by_cell import ByCell
     from .topology.cells.deal import InCells
+    from .topology.cells.given import CellTable
     from .topology.cells.map import CellMap
     from .topology.cells.shapes import CellRegions, Overlap, RingCells
-    from .topology.cells.given import CellTable
-    from .topology.graphs.networks import (
-        Complete,
-        Edges,
-        ErdosRenyi,
-        Exponential,
-        Geometric,
-        PathGraph,
-        Ring,
-        SmallWorld,
-        StarGraph,
-        Torus,
-    )
+    from .topology.graphs.networks import Complete, Edges, ErdosRenyi, Exponential, Geometric, PathGraph, Ring
+
+    # isort: split
+    from .topology.graphs.networks import SmallWorld, StarGraph, Torus
 
 _HOMES = {  # public names by the module they live in; a module is imported when one of its names is first used
     "errors": "Diverged Lost UsageError",
@@ -89,7 +62,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "parts.privacy": "Gaussian",
     "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
     "runs.choose_k": "choose_k",
-    "runs.compare": "compare",
+    "runs.grid": "compare",
     "runs.loop": "Callback Run",
     "runs.observe": "Moment",
     "runs.settings": "Settings",
@@ -122,114 +95,15 @@ def __dir__() -> list[str]:
     return __all__
 
 
-__all__ = [
-    "METHODS",
-    "SGD",
-    "Active",
-    "Adam",
-    "Alone",
-    "Average",
-    "ByCell",
-    "Callback",
-    "CellMap",
-    "CellRegions",
-    "CellTable",
-    "Cells",
-    "Churn",
-    "Classes",
-    "Clusters",
-    "Complete",
-    "Curvature",
-    "Delays",
-    "Dirichlet",
-    "Diverged",
-    "Edges",
-    "ErdosRenyi",
-    "Everyone",
-    "Exchange",
-    "Exponential",
-    "Federation",
-    "Gaussian",
-    "Geometric",
-    "GeometricMedian",
-    "Gossip",
-    "Graph",
-    "Iid",
-    "InCells",
-    "KeepPrivate",
-    "Krum",
-    "LabelFlip",
-    "LargeNorm",
-    "Looped",
-    "Lost",
-    "Matchings",
-    "Mean",
-    "Median",
-    "Method",
-    "Mixing",
-    "Moment",
-    "Momentum",
-    "Natural",
-    "Normalised",
-    "NotANumber",
-    "Overlap",
-    "PathGraph",
-    "Physical",
-    "Poisson",
-    "Prox",
-    "Quantity",
-    "Ring",
-    "RingCells",
-    "Rotations",
-    "Run",
-    "SameValue",
-    "Settings",
-    "Shards",
-    "SignFlip",
-    "Simulation",
-    "SmallWorld",
-    "Stacked",
-    "Star",
-    "StarGraph",
-    "State",
-    "Stragglers",
-    "Task",
-    "Torus",
-    "Train",
-    "TrimmedMean",
-    "TwoLevel",
-    "Uniform",
-    "UsageError",
-    "cfl",
-    "choose_k",
-    "compare",
-    "dpa_sgd",
-    "dpsgd",
-    "fedavg",
-    "fedcurv",
-    "feddane",
-    "feddist",
-    "feddws",
-    "fedmes",
-    "fedprox",
-    "fedsgd",
-    "fesem",
-    "fomaml",
-    "hierarchical",
-    "ifca",
-    "join_ranks",
-    "load",
-    "maml",
-    "matcha",
-    "meta",
-    "metropolis",
-    "mocha",
-    "mtl",
-    "nofed",
-    "open",
-    "reptile",
-    "resume",
-    "run",
-    "run_round",
-    "tkm",
-]
+__all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "ByCell", "Callback", "CellMap", "CellRegions"]
+__all__ += ["CellTable", "Cells", "Churn", "Classes", "Clusters", "Complete", "Curvature", "Delays", "Dirichlet"]
+__all__ += ["Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation", "Gaussian"]
+__all__ += ["Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum", "LabelFlip"]
+__all__ += ["LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Mixing", "Moment", "Momentum"]
+__all__ += ["Natural", "Normalised", "NotANumber", "Overlap", "PathGraph", "Physical", "Poisson", "Prox", "Quantity"]
+__all__ += ["Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings", "Shards", "SignFlip", "Simulation"]
+__all__ += ["SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train"]
+__all__ += ["TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "choose_k", "compare", "dpa_sgd", "dpsgd"]
+__all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
+__all__ += ["hierarchical", "ifca", "join_ranks", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl"]
+__all__ += ["nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]

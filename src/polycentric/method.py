@@ -16,17 +16,12 @@ from torch import Tensor
 
 from .errors import require
 from .learn import Learner
-from .parts.aggregate import Aggregate as Aggregate
-from .parts.aggregate import Mean as Mean
-from .parts.optimizer import Average as Average
-from .parts.optimizer import Center as Center
-from .parts.privacy import NoPrivacy as NoPrivacy
-from .parts.privacy import Privacy as Privacy
-from .parts.select import Everyone as Everyone
-from .parts.select import Select as Select
+from .parts.aggregate import Aggregate as Aggregate, Mean as Mean
+from .parts.optimizer import Average as Average, Center as Center
+from .parts.privacy import NoPrivacy as NoPrivacy, Privacy as Privacy
+from .parts.select import Everyone as Everyone, Select as Select
 from .stacks import WHOLE, Cohort, Cut, Layout, Mixing, Stacks
-from .topology import Star as Star
-from .topology import Topology
+from .topology import Star as Star, Topology
 
 
 @dataclass(frozen=True, eq=False)

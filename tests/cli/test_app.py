@@ -575,7 +575,7 @@ def test_compare_keeps_two_configs_of_a_method_apart(here, say):
 
 
 def test_compare_counts_what_diverges(here, say, stranger):
-    stranger.setattr(screen.out, "_width", 300)
+    stranger.setattr(screen.stdout, "_width", 300)
     words = ["compare", "fedavg", "--data", "ok.npz", "--model", "mlp", "--rounds", "2", "--seeds", "1"]
     words += ["--set", "lr=1e30"]
     rows = strict(say(*words, "--json").out)["methods"]
@@ -697,7 +697,7 @@ def test_an_npz_is_imported_under_its_own_name(here, say):
 
 def test_data_are_found_in_the_folders_of_the_variable(files, stranger, say):
     stranger.setenv("POLYCENTRIC_DATA", f"/nowhere:{files}")
-    stranger.setattr(screen.out, "_width", 300)
+    stranger.setattr(screen.stdout, "_width", 300)
     assert "40 examples of 5, 3 classes, natural clients" in say("data", "list").out
     ended = say("data", "show", "ok")
     assert ended.code == 0 and "heterogeneity" in ended.out

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import networkx
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
 import polycentric as pc
 from fuzz import FUZZ, only_mistakes, pieces

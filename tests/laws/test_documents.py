@@ -132,7 +132,7 @@ def commanded(line: str, code: int) -> str:
         contextlib.redirect_stderr(err),
         mock.patch.dict(os.environ, given),
         mock.patch.object(sys, "path", [str(Path(p).resolve()) if p == "." else p for p in path]),
-        mock.patch.object(screen, "out", console),
+        mock.patch.object(screen, "stdout", console),
     ):
         came = outcome(words)
     assert came == code, f"{line}: exit code {came}, not {code}: {err.getvalue()}"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from polycentric import (
     METHODS,
@@ -36,7 +35,6 @@ from polycentric import (
     run_round,
 )
 from polycentric.data import label_counts
-from polycentric.learn.execute.captured import recorded
 from polycentric.methods.recipes import build_method
 from polycentric.round import receive
 from polycentric.runs.checkpoint import Checkpoint
@@ -44,11 +42,11 @@ from polycentric.runs.evaluate import average, disagreement, edge_scores, evalua
 from polycentric.runs.folder import Folder
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
-from polycentric.topology.cells.coverage import covered
-from polycentric.topology.cells.shapes import Attached
-from polycentric.topology.cells.given import GivenCells
 from polycentric.topology.cells.consensus import chain_zeta, edge_facts
-from support import Largest, after, random, ready, small, went_on
+from polycentric.topology.cells.coverage import covered
+from polycentric.topology.cells.given import GivenCells
+from polycentric.topology.cells.shapes import Attached
+from support import Largest, after, random, ready, recorded, small, went_on
 
 LAW = settings(max_examples=30)
 TRAINING = {"lr": 0.05, "epochs": 2, "batch": 5}

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -333,7 +332,7 @@ def test_a_sample_is_some_of_the_clients_with_all_they_have() -> None:
 def test_choosing_needs_something_to_choose_by(rotated: Federation) -> None:
     with pytest.raises(pc.UsageError, match="needs a validation split: load the data with"):
         pc.choose_k(rotated)
-    with pytest.raises(pc.UsageError, match="ks must be numbers from 1 up"):
+    with pytest.raises(pc.UsageError, match="ks must be >= 1"):
         pc.choose_k(rotated, (0, 1), by="distance")
 
 

@@ -43,7 +43,7 @@ def test_centers_begin_apart_and_the_first_as_every_other_method(rotated: Federa
 
 def test_a_model_given_with_its_numbers_cannot_begin_apart(rotated: Federation) -> None:
     module = mlp((1, 8, 8), 10)
-    with pytest.raises(UsageError, match=r"begin differently.*give the model's name, its class"):
+    with pytest.raises(UsageError, match=r"begin differently.*name, its class"):
         prepare(pc.ifca(k=2), rotated, model=module)
     prepare(pc.ifca(k=2, first="clustered"), rotated, model=module)
 

@@ -271,7 +271,7 @@ def test_a_batch_of_all_examples_is_no_batch(blobs: Make) -> None:
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: maml(lr=-1), "lr must not be negative, got -1"),
+        (lambda: maml(lr=-1), "lr must be >= 0, got -1"),
         (lambda: fomaml(steps=0), "steps must be at least 1, got 0"),
         (lambda: maml(held_out=True, batch=1), "batch must be at least 2 or None, got 1"),
         (lambda: maml(batch=0), "batch must be at least 1 or None, got 0"),

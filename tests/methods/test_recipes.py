@@ -4,8 +4,7 @@ import inspect
 
 import networkx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import polycentric
 from fuzz import FUZZ, anything, keys, only_mistakes, words

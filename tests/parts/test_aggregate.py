@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch.testing import assert_close
 
 from polycentric.errors import UsageError

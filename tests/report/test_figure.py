@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from polycentric.report import figure
 from polycentric.report.figure import Drawn, Heat, Points, band, colour, grid, heat, panels, target

@@ -6,8 +6,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from polycentric.reproduce.judge import claim, clearly, error_of, every, finite, less, listed, mean, reached
 

@@ -8,8 +8,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from polycentric.errors import UsageError
 from polycentric.reproduce.rows import (

@@ -14,10 +14,11 @@ from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.runs import grid as cells
 from polycentric.runs.folder import Folder
-from polycentric.runs.grid import digest, finished, grouped, in_its_share, run_cell, run_cells, run_dir
+from polycentric.runs.grid import digest, finished, grouped, run_cell, run_cells, run_dir
 from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import attach_folder, prepared, resumed
+from polycentric.simulate.auto import FirstRound
 
 TINY: dict[str, Any] = {
     "data": "teacher(clients=3,dimension=4,examples=8)", "model": "logistic", "rounds": 3, "checkpoint_every": 1,
@@ -140,8 +141,10 @@ def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeyp
     made = prepared(cell(block=asked))
     monkeypatch.setattr(Task, "device", property(lambda self: torch.device(device)))  # only said: nothing may go there
     monkeypatch.setattr("polycentric.learn.execute.looped.draws", lambda task, x: False)
-    monkeypatch.setattr(Simulation, "block_size", 12)
-    attach_folder(in_its_share(made, beside), Folder.new(tmp_path / "run"))
+    monkeypatch.setattr("polycentric.simulate.auto.block_size", lambda run: 12)
+    first = FirstRound(made.method.at(0), made.state, 3, beside)
+    made.clients = Simulation(made.federation, made.clients.task, executor="looped", block=asked, first=first)
+    attach_folder(made, Folder.new(tmp_path / "run"))
     assert made.clients.block == Folder(tmp_path / "run").read_config()[0].block == block
 
 

@@ -4,8 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from polycentric.runs.metrics import (

@@ -14,7 +14,7 @@ from polycentric.learn import Compiled
 from polycentric.learn.learner import Executor
 from polycentric.models import mlp
 from polycentric.runs.start import prepare
-from polycentric.simulate.auto import block_size, compiling_pays
+from polycentric.simulate.auto import FirstRound, block_size, compiling_pays
 from support import Make, small
 
 SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
@@ -93,7 +93,8 @@ def test_auto_leaves_alone_what_does_not_compile_well(blobs: Make, monkeypatch: 
 def test_whether_compiling_pays_is_monotone_in_rounds(blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/g++")
     prepared = prepare(fedavg(lr=0.05, batch=5), blobs(sizes=SIZES), model="mlp")
-    pays = [compiling_pays(prepared.clients, prepared.method.at(0), prepared.state, 10**k) for k in range(8)]
+    first = [FirstRound(prepared.method.at(0), prepared.state, 10**k) for k in range(8)]
+    pays = [compiling_pays(prepared.clients, some) for some in first]
     assert pays == sorted(pays) and pays[0] is False and pays[-1] is True
 
 

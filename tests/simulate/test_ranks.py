@@ -333,7 +333,7 @@ def test_blocks_are_learned_once_each_and_few_are_held(monkeypatch: pytest.Monke
 
 
 def test_a_device_of_one_rank_only_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="'cuda:1' is one GPU, and there are several ranks: with --device cuda"):
+    with pytest.raises(UsageError, match="'cuda:1' is one GPU for several ranks: with --device cuda"):
         own_device("cuda:1")
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

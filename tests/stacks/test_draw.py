@@ -6,8 +6,7 @@ import zlib
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from polycentric.stacks.draw import bits, normal, seed_of, seeded, shuffled, smallest, some_of, uniform
 

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
 from polycentric.errors import UsageError

@@ -2,8 +2,7 @@
 
 import networkx
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices
 from polycentric.topology import Alone, Cells, Clusters, Graph, Star, metropolis

@@ -9,6 +9,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import IO, cast
 
+import typer
+
+from ..errors import Diverged, Lost, OtherRankFailed, UsageError
+from .options import Interrupted
+
+SHARED = ("run", "resume")  # commands that several ranks can do together
+# typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
+CLICK_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[2])
+NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on the host and on a GPU
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; what the user can mend is said in one line, with exit code 2."""
@@ -54,9 +64,6 @@ def outcome(arguments: list[str]) -> int:
         return _explained(error, arguments)
 
 
-SHARED = ("run", "resume")  # commands that several ranks can do together
-
-
 def _ranks() -> tuple[int, int]:
     """Which of how many ranks this is, without waiting for torch; see `polycentric.simulate.ranks`."""
     rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
@@ -65,31 +72,17 @@ def _ranks() -> tuple[int, int]:
 
 def _quiet(error: Exception) -> bool:
     """Whether another rank says it: what happens to all is said by the first; what happens to one, by that one."""
-    import typer
-
-    from ..errors import Diverged, Lost, OtherRankFailed
-    from .options import Interrupted
-
     rank, _ = _ranks()
     if isinstance(error, Lost) or (isinstance(error, Interrupted) and error.__cause__ and error.__cause__.args):
         return rank > 1  # the second speaks, too: the first may be the one that is lost, and torchrun ends the others
-    words = cast("type[Exception]", typer.BadParameter.__mro__[2])
-    return isinstance(error, OtherRankFailed) or (
-        rank > 0 and isinstance(error, Interrupted | typer.Abort | Diverged | words)
-    )
+    of_all = isinstance(error, Interrupted | typer.Abort | Diverged | CLICK_ERROR)
+    return isinstance(error, OtherRankFailed) or (rank > 0 and of_all)
 
 
 def _explained(error: Exception, arguments: Sequence[str]) -> int:
     """What can be mended in one line; anything else is a fault of ours, and shown whole."""
-    import typer
-
-    from ..errors import Diverged, Lost, UsageError
-    from .options import Interrupted
-
     if _quiet(error):
         return 1
-    # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
-    click_error = cast("type[Exception]", typer.BadParameter.__mro__[2])
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, Interrupted | typer.Abort):
@@ -98,9 +91,9 @@ def _explained(error: Exception, arguments: Sequence[str]) -> int:
         return _said(str(error), 2)
     if isinstance(error, Diverged | Lost):
         return _said(str(error), 1)
-    if isinstance(error, click_error):
+    if isinstance(error, CLICK_ERROR):
         return _said_usage(error, arguments)
-    if isinstance(error, MemoryError) or any(word in str(error) for word in _NO_MEMORY):
+    if isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY):
         return _said("not enough memory: try fewer clients at once (--block 1) or a smaller model", 2)
     raise error
 
@@ -113,9 +106,6 @@ def _unwritten(error: OSError) -> int:
         return 1
     where = f"'{error.filename}'" if error.filename else "the output"
     return _said(f"cannot read or write {where}: {error.strerror or error}; make room, or choose another place", 2)
-
-
-_NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on the host and on a GPU
 
 
 def _said(message: str, code: int) -> int:

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from .advise import advise
 from .bench import bench
+from .comparing import compare, curves, participation, reproduce, sweep
 from .options import Quiet, of_settings, settings_of
 from .running import clusters, personalize, resume, run
-from .tables import compare, curves, participation, reproduce, sweep
 from .topology import topology_app
 
 app = typer.Typer(
@@ -26,7 +25,6 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at data sets and bring in your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(topology_app, name="topology")
-topology_app.command()(advise)
 
 
 @app.command()
@@ -47,23 +45,23 @@ def methods(
 ) -> None:
     """List methods and models, or show one method: equations, what it reduces to, every setting."""
     from .listing import list_methods, show_method
-    from .screen import out as screen
+    from .screen import stdout
 
     if name is None:
-        screen.print(list_methods())
+        stdout.print(list_methods())
         return
     page, settings = show_method(name)
     print(page)  # as it is written: an equation must not be wrapped
-    screen.print(settings)
+    stdout.print(settings)
 
 
 @data_app.command("list")
 def data_list() -> None:
     """The data sets that are here, and where they were found."""
     from .listing import list_data
-    from .screen import out as screen
+    from .screen import stdout
 
-    screen.print(list_data())
+    stdout.print(list_data())
 
 
 @data_app.command("show")
@@ -76,14 +74,13 @@ def data_show(
     """Labels by client, sizes, and how unlike the clients are."""
     from ..data import describe, heat_map
     from ..runs.start import load_data
-    from .screen import out as screen
-    from .screen import say
+    from .screen import say, stdout
 
     federation = load_data(settings_of("nofed", options | {"data": name}))
     if png:
         heat_map(federation, png)
         say(f"drawn in {png}")
-    screen.print(describe(federation))
+    stdout.print(describe(federation))
 
 
 @data_app.command("import")
@@ -108,10 +105,10 @@ def data_import(
 def doctor() -> None:
     """Check this machine: versions, devices, memory, data, and a round that must come out right."""
     from .listing import examine
-    from .screen import out as screen
+    from .screen import stdout
 
     good, table = examine()
-    screen.print(table)
+    stdout.print(table)
     raise typer.Exit(0 if good else 1)
 
 

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from .options import AsJson, Device
+
 
 def bench(
-    models: Annotated[
-        list[str] | None,
-        typer.Option(help="A model to measure; several times for several. [default: five usual ones]"),
-    ] = None,
+    models: Annotated[list[str] | None, typer.Option(help="A model; again for another. [default: five usual]")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round. [default: by model]")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Local steps of every client.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 20,
@@ -21,12 +20,12 @@ def bench(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Also measure rounds on so many threads.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every operator.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    device: Device = "auto",
     precision: Annotated[
         str, typer.Option(help="Of our rounds: float32, bf16 or tf32; the others stay in float32.")
     ] = "float32",
     profile: Annotated[bool, typer.Option("--profile", help="Also print where the time of one round goes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a round against a plain PyTorch loop and against one model without client borders.
 
@@ -40,8 +39,7 @@ def bench(
 
     from ..runs import bench as measured
     from ..runs.machine import device_of
-    from .screen import out as screen
-    from .screen import say, tell
+    from .screen import say, stdout, tell
 
     torch.set_num_threads(threads)
     where, rows, tables = device_of(device), [], []
@@ -54,9 +52,9 @@ def bench(
     if as_json:
         tell({"rows": rows} | ({"profiles": tables} if profile else {}))
         return
-    screen.print(_table(rows))
+    stdout.print(_table(rows))
     for table in tables:
-        screen.print(table, soft_wrap=True)
+        stdout.print(table, soft_wrap=True)
     say(
         f"{rows[0]['device']}, {threads} thread{'s' if threads > 1 else ''} an operator; the fastest of {repeats} "
         "rounds, taken in turns. The limit is one model trained on the same samples without client borders."

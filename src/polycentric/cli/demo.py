@@ -10,23 +10,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..runs.compare import compared
+from ..runs.grid import compared
 from ..runs.settings import Settings
-from .screen import counting, out, say
-from .tabulate import comparison_table
+from .screen import comparison_table, counting, say, stdout
 
 COMMON: dict[str, Any] = {
     "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 60, "evaluate_every": 20,
     "device": "cpu",
 }  # fmt: skip
 TRAINING = {"lr": 0.1, "epochs": 5, "batch": 10}
-WAYS: dict[str, dict[str, Any]] = {
-    "nofed": {},
-    "fedsgd": {"lr": 0.5},
-    "fedavg": {},
-    "fedprox": {"mu": 0.1},
-    "fesem": {"k": 4},
-}
+WAYS: dict[str, dict[str, Any]]
+WAYS = {"nofed": {}, "fedsgd": {"lr": 0.5}, "fedavg": {}, "fedprox": {"mu": 0.1}, "fesem": {"k": 4}}
 SEEDS = 2
 
 
@@ -36,7 +30,7 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
 
     torch.set_num_threads(1)  # these models are small: a second thread does not help, and waits badly on a busy machine
     began = time.monotonic()
-    out.print(
+    stdout.print(
         "40 clients hold scikit-learn's handwritten digits, about 36 examples each. A quarter of the clients see them "
         "upright, the others turned by 90, 180 or 270 degrees. Nobody tells the methods. Five ways to learn:\n",
         highlight=False,
@@ -48,9 +42,9 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
     ]
     with tempfile.TemporaryDirectory() as temporary, counting("demo", len(cells), quiet) as progress:
         rows = compared(cells, folder or Path(temporary), progress=progress)
-    out.print(comparison_table(rows, SEEDS, cells[0]))
+    stdout.print(comparison_table(rows, SEEDS, cells[0]))
     for line in what_it_shows({row["method"]: row for row in rows}):
-        out.print(f"  {line}")
+        stdout.print(f"  {line}")
     command = "polycentric" if shutil.which("polycentric") else sys.argv[0]  # what works where this was typed
     say(f"\n{time.monotonic() - began:.0f} s. Next: {command} run fedavg --help")
 
@@ -66,16 +60,10 @@ def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:
     worst, worst_many = of("fedavg", "worst_decile_accuracy"), of("fesem", "worst_decile_accuracy")
     ari = of("fesem", "ari") / 100
     together = "helps" if averaged > alone else "does not help here"
-    hidden = (
-        f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and"
-        if below > 0
-        else "Nobody would have done better alone, but"
-    )
-    found = (
-        "finds the four groups by itself"
-        if ari > 0.99
-        else f"finds groups of its own (adjusted Rand index with the true ones {ari:.2f})"
-    )
+    some = f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and"
+    hidden = some if below > 0 else "Nobody would have done better alone, but"
+    own = f"finds groups of its own (adjusted Rand index with the true ones {ari:.2f})"
+    found = "finds the four groups by itself" if ari > 0.99 else own
     better = "better than" if many > averaged else "no better than"
     return [
         f"Learning together {together}: FedAvg reaches {averaged:.0f} %, clients alone {alone:.0f} % "

@@ -24,25 +24,19 @@ from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
 from ..runs.metrics import plain
 from ..runs.personalize import personalize
+from .screen import SHOWN, titled
 
 
 def list_methods() -> Group:
     """Methods and models, a line each."""
-    methods = Table(title="methods (polycentric methods NAME shows one)", title_justify="left")
-    methods.add_column("name")
-    methods.add_column("what it does")
+    methods = titled("methods (polycentric methods NAME shows one)", "name", "what it does")
     for name, recipe in METHODS.items():
         methods.add_row(name, _headline(recipe))
-    models = Table(title="models (--model NAME, or your own as module:attribute)", title_justify="left")
-    models.add_column("name")
-    models.add_column("what it is")
+    models = titled("models (--model NAME, or your own as module:attribute)", "name", "what it is")
     for name, model in MODELS.items():
         models.add_row(name, model.about)
-    parts = Table(
-        title="parts (--set select=uniform(n=10); --attack, --clock, --data, --partition)", title_justify="left"
-    )
-    parts.add_column("setting")
-    parts.add_column("choices")
+    use = "--set select=uniform(n=10); --attack, --clock, --data, --partition"
+    parts = titled(f"parts ({use})", "setting", "choices")
     named = {getattr(kind, "__name__", str(kind)).lower(): sorted(choices) for kind, choices in kinds().items()}
     for word, choices in sorted((_SETTING.get(word, word), choices) for word, choices in named.items()):
         parts.add_row(word, ", ".join(choices))
@@ -57,13 +51,9 @@ def show_method(name: str) -> tuple[str, Table]:
     """A method's page: its docstring, and every setting with its default."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)
-    table = Table(title="settings (--set name=value)", title_justify="left")
-    table.add_column("name")
-    table.add_column("type")
-    table.add_column("default")
+    table = titled("settings (--set name=value)", "name", "type", "default")
     for key, parameter in parameters(name).items():
-        kind = _kind(parameter.annotation)
-        table.add_row(key, kind, str(parameter.default))
+        table.add_row(key, _kind(parameter.annotation), str(parameter.default))
     page = sys.modules[METHODS[name].__module__].__doc__ or ""
     return page.strip() + "\n", table
 
@@ -79,25 +69,18 @@ def _kind(annotation: Any) -> str:
 
 def list_data() -> Table:
     """Data sets by name."""
-    table = Table(title="data sets (--data NAME)", title_justify="left")
-    for heading in ("name", "where", "what"):
-        table.add_column(heading)
+    table = titled("data sets (--data NAME)", "name", "where", "what")
     for name, where, what in available():
         table.add_row(name, str(where), what)
     folders = os.environ.get("POLYCENTRIC_DATA")
-    table.caption = (
-        f"POLYCENTRIC_DATA is {folders}"
-        if folders
-        else "set POLYCENTRIC_DATA to folders with your data, or use `data import`"
-    )
+    none = "set POLYCENTRIC_DATA to folders with your data, or use `data import`"
+    table.caption = f"POLYCENTRIC_DATA is {folders}" if folders else none
     return table
 
 
 def list_tables() -> Table:
     """Papers' tables that can be run again."""
-    table = Table(title="tables (polycentric reproduce NAME)", title_justify="left")
-    for heading in ("name", "what", "data"):
-        table.add_column(heading)
+    table = titled("tables (polycentric reproduce NAME)", "name", "what", "data")
     for name, found in TABLES.items():
         table.add_row(name, found.title, found.data)
     return table
@@ -107,16 +90,13 @@ def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[
     """Accuracy against steps, as numbers and as a table; every client's accuracies go into the run's folder."""
     how = trainer_of(run.method)
     points = personalize(run, steps, replace(how, lr=lr) if how and lr is not None else how)
-    table = Table(
-        title=f"{run.method.name} on {run.federation.name}: fine-tuning at every client", title_justify="left"
-    )
-    for heading in ("steps", "micro", "macro", "worst tenth", "clients worse"):
-        table.add_column(heading, justify="right")
+    title = f"{run.method.name} on {run.federation.name}: fine-tuning at every client"
+    table = titled(title, right=("steps", *SHOWN.values(), "clients worse"))
     rows: list[dict[str, Any]] = []
     for point in points:
         row = {"steps": point.steps, "share_worse": point.share_worse, **plain(point.scores.summary())}
         rows.append(row)
-        shown = [row[name] for name in ("micro_accuracy", "macro_accuracy", "worst_decile_accuracy", "share_worse")]
+        shown = [row[name] for name in (*SHOWN, "share_worse")]
         table.add_row(str(point.steps), *(f"{value:.2%}" for value in shown))
     if run.folder:
         head = ",".join(["client", *(f"after_{point.steps}" for point in points)])
@@ -132,10 +112,8 @@ def examine() -> tuple[bool, Table]:
     """Whether this machine can run us, and the findings."""
     import torch
 
-    table = Table(title="doctor", title_justify="left", show_header=False)
-    table.add_column("what")
-    table.add_column("found")
-    table.add_column("verdict")
+    table = titled("doctor", "what", "found", "verdict")
+    table.show_header = False
     good = True
 
     def row(what: str, found: Any, fine: bool, advice: str = "") -> None:
@@ -163,24 +141,17 @@ def _ways_between_ranks() -> str:
     """How processes that torchrun starts can talk."""
     import torch.distributed as dist
 
-    there = {
-        "gloo": dist.is_available() and dist.is_gloo_available(),
-        "nccl": dist.is_available() and dist.is_nccl_available(),
-    }
-    return ", ".join(name for name, found in there.items() if found) or "none (torchrun cannot be used)"
+    there = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available} if dist.is_available() else {}
+    return ", ".join(name for name, found in there.items() if found()) or "none (torchrun cannot be used)"
 
 
 def _round_comes_out_right() -> tuple[bool, str]:
     from .. import fedavg, load, run
 
     federation = load("digits", clients=8)
-    rows = [
-        run(fedavg(lr=0.1), federation, rounds=1, executor=executor, dtype="float64", fine_tune=0).state.centers[
-            "model"
-        ]
-        for executor in ("looped", "stacked")
-    ]
-    off = float((rows[0] - rows[1]).abs().max())
+    how: dict[str, Any] = {"rounds": 1, "dtype": "float64", "fine_tune": 0}
+    runs = [run(fedavg(lr=0.1), federation, executor=executor, **how) for executor in ("looped", "stacked")]
+    off = float((runs[0].state.centers["model"] - runs[1].state.centers["model"]).abs().max())
     return off < 1e-10, f"largest difference {off:.1e}"
 
 

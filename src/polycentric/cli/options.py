@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from typing import Annotated, Any, Literal, Union
 
 import typer
 
-from ..runs.settings import Settings
+from ..errors import Lost, UsageError
+from ..runs.settings import Settings, changed, pairs, read_toml
 
-Sets = Annotated[
+SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=Settings.model_fields["set"].description)
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
@@ -23,9 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 Wait = Annotated[float, typer.Option(help="Under torchrun: seconds without a word before another rank counts as lost.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
-RunFolders = Annotated[
-    list[Path], typer.Argument(help="Folders of runs, or folders of such folders, as compare makes.")
-]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")]
+RunFolders = Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of them, as compare makes.")]
 
 
 def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -43,11 +44,9 @@ def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
         first = [p for p in own if _is_argument(p)]
-        derived = [
-            inspect.Parameter(_argument(name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name))
-            for name in chosen
-        ]
-        rest = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p not in first]
+        named = inspect.Parameter.KEYWORD_ONLY
+        derived = [inspect.Parameter(_argument(n), named, default=None, annotation=_option(n)) for n in chosen]
+        rest = [p.replace(kind=named) for p in own if p not in first]
         typed.__signature__ = inspect.Signature([*first, *derived, *rest])  # type: ignore[attr-defined]
         typed.__annotations__ = {p.name: p.annotation for p in (*first, *derived, *rest)}
         return typed
@@ -64,7 +63,7 @@ def _option(name: str) -> Any:
     """The option that a field of `Settings` becomes; None: it was not typed."""
     field = Settings.model_fields[name]
     if name == "set":
-        return Sets
+        return SetOption
     flag = f"--{name.replace('_', '-')}"
     help, default = field.description or "", field.default
     if default is not None and not isinstance(default, bool):
@@ -86,18 +85,44 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 def settings_of(method: str, options: dict[str, Any]) -> Settings:
     """Settings from a method's name, or from a TOML file, and from options; all that is wrong in them is said."""
-    from ..runs.settings import changed, pairs, read_toml
     from ..runs.start import check_words
 
     values: dict[str, Any] = {"method": method}
     if method.endswith(".toml"):
         values = read_toml(Path(method))
         check_words(Settings.of(values, method))  # what is wrong in the file is said of the file
-    given = {key: value for key, value in options.items() if key != "set"}
-    changes = options.get("set") or []
-    settings = Settings.of(changed(values | given, pairs(changes) if isinstance(changes, list) else changes))
-    check_words(settings)  # every mistake in the settings is found before anything is read or written
+    return _checked(values, options)
+
+
+def _checked(
+    values: dict[str, Any], options: dict[str, Any], own: dict[str, Any] | None = None, where: str = "the command"
+) -> Settings:
+    """Values with what was typed in place of some; every mistake is found before anything is read or written."""
+    from ..runs.start import check_words
+
+    typed = options.get("set") or []
+    typed = pairs(typed) if isinstance(typed, list) else typed
+    rest = {key: value for key, value in options.items() if key != "set"}
+    settings = Settings.of(changed(values | rest, (own or {}) | typed), where)
+    check_words(settings)
     return settings
+
+
+def grid_of(config: Path, options: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Settings]]:
+    """Every combination of the lists in [grid], and its settings; options go before what the file says."""
+    values = read_toml(config)
+    grid = values.pop("grid", None)
+    if not isinstance(grid, dict) or not grid or not all(isinstance(v, list) and v for v in grid.values()):
+        raise UsageError(f'{config} needs a [grid] table of lists, for example "set.lr" = [0.03, 0.1]')
+    points = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
+    return points, [_at(values, point, config, options) for point in points]
+
+
+def _at(values: dict[str, Any], point: dict[str, Any], config: Path, options: dict[str, Any]) -> Settings:
+    """The settings at one point of a grid; keys that begin with `set.` are settings of the method."""
+    own = {key: value for key, value in point.items() if not key.startswith("set.")}
+    inner = {key[4:]: value for key, value in point.items() if key.startswith("set.")}
+    return _checked(values | own, options, inner, str(config))
 
 
 class Interrupted(Exception):
@@ -107,8 +132,6 @@ class Interrupted(Exception):
 @contextmanager
 def interruptible(command: str = "") -> Iterator[None]:
     """Say after Ctrl-C how to go on: with `command`, or with the same one again. The same where a rank was lost."""
-    from ..errors import Lost
-
     again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
     try:
         yield

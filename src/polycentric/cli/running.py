@@ -41,9 +41,7 @@ def run(
     from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
     from ..simulate.ranks import join_ranks
-    from .screen import out as screen
-    from .screen import progress, summary_table, tell
-    from .track import tensorboard
+    from .screen import progress, tensorboard
 
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
@@ -66,11 +64,7 @@ def run(
     if below is not None:
         summary["metrics"] |= plain({"share_below_alone": below})
         folder.write_json("summary.json", summary)
-    if as_json:
-        tell(summary)
-        return
-    screen.print(summary_table(summary))
-    closing_lines(summary, folder)
+    _told(summary, folder, as_json)
 
 
 def resume(
@@ -89,8 +83,7 @@ def resume(
     from ..runs.folder import Folder
     from ..runs.start import resumed
     from ..simulate.ranks import join_ranks
-    from .screen import out as screen
-    from .screen import progress, say, summary_table, tell
+    from .screen import progress, say
 
     with join_ranks(wait) as ranks:
         opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
@@ -112,17 +105,12 @@ def resume(
     if opened is None:  # another rank speaks for all
         return
     if done == "yes":
-        say(
-            f"note: {folder} is finished, so nothing was run; `polycentric resume {folder} --rounds N` takes more rounds"
-        )
-    else:
-        for problem in problems:
-            say(f"note: {problem}")
-    if as_json:
-        tell(summary)
-        return
-    screen.print(summary_table(summary))
-    closing_lines(summary, opened)
+        problems = [
+            f"{folder} is finished, so nothing was run; `polycentric resume {folder} --rounds N` takes more rounds"
+        ]
+    for problem in problems:
+        say(f"note: {problem}")
+    _told(summary, opened, as_json)
 
 
 def personalize(
@@ -135,8 +123,7 @@ def personalize(
     from ..errors import require
     from ..runs.start import open as open_run
     from .listing import personalization
-    from .screen import out as screen
-    from .screen import tell
+    from .screen import stdout, tell
 
     wanted = [word.strip() for word in steps.split(",")]
     good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
@@ -145,7 +132,7 @@ def personalize(
     if as_json:
         tell({"run_dir": str(folder), "points": points})
         return
-    screen.print(table)
+    stdout.print(table)
 
 
 def clusters(
@@ -163,8 +150,7 @@ def clusters(
     """
     from ..report.clusters import draw, places_of, told
     from ..runs.start import open as open_run
-    from .screen import out as screen
-    from .screen import say, tell
+    from .screen import say, stdout, tell
 
     looked_at = open_run(folder)
     places_of(looked_at)
@@ -174,7 +160,7 @@ def clusters(
         tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
         return
     for path in paths:
-        screen.print(str(path), soft_wrap=True)
+        stdout.print(str(path), soft_wrap=True)
     sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
     known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
     say(f"clients of each cluster: {sizes}{known}")
@@ -182,7 +168,7 @@ def clusters(
 
 def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     """Train every client alone under the same training, and compare."""
-    from ..runs.compare import known
+    from ..runs.grid import known
     from ..runs.metrics import share_below
     from ..runs.start import Given, prepared
     from .screen import progress
@@ -195,9 +181,13 @@ def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     return share_below(ran.now.counted(ran.scores["in_use"]), ran.now.counted(made.scores["in_use"]))
 
 
-def closing_lines(summary: dict[str, Any], folder: Any) -> None:
-    from .screen import bytes_, say
+def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
+    from .screen import bytes_, say, stdout, summary_table, tell
 
+    if as_json:
+        tell(summary)
+        return
+    stdout.print(summary_table(summary))
     clock = str(folder.read_json("config.json").get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"

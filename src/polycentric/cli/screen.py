@@ -1,30 +1,34 @@
-"""What the command draws: progress, tables, and numbers a person can read."""
+"""What the command shows: progress, trackers, tables, and numbers a person can read."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..errors import UsageError
 from ..learn.execute.compiled import on_compile
+from ..runs.grid import grouped
 from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
+from ..runs.settings import Settings
 
 # What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
-err = Console(stderr=True, markup=False, emoji=False, highlight=False)
-out = Console(markup=False, emoji=False, highlight=False)
+stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
+stdout = Console(markup=False, emoji=False, highlight=False)
 
 
 def say(line: str) -> None:
     """One line on stderr, which the terminal may wrap and nobody else."""
-    err.print(line, soft_wrap=True)
+    stderr.print(line, soft_wrap=True)
 
 
 def tell(value: Mapping[str, Any]) -> None:
@@ -63,20 +67,49 @@ class Bar(Callback):
         self.bar.update(self.task, numbers=f"compiling program {n}")
 
 
-@contextmanager
-def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[tuple[Callback, ...]]:
-    """A bar on stderr, and the time left; nothing where nobody would see it."""
-    if quiet or not err.is_terminal:
-        yield ()
-        return
-    columns = (
+class TensorBoard(Callback):
+    """Every number of an evaluation as a TensorBoard scalar, over rounds."""
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
+        """One point for each number."""
+        for name, value in row.items():
+            if value is not None:
+                self.writer.add_scalar(name, value, run.state.round)
+        self.writer.flush()
+
+
+def tensorboard(folder: Path) -> TensorBoard:
+    """A tracker that writes into a run's folder."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("--track needs TensorBoard: pip install 'polycentric[track]'") from error
+    return TensorBoard(SummaryWriter(str(folder / "tensorboard")))
+
+
+def _bar(disable: bool = False) -> Progress:
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TextColumn("{task.fields[numbers]}", markup=False),
         TimeRemainingColumn(compact=True),
+        console=stderr,
+        transient=True,
+        disable=disable,
     )
-    with Progress(*columns, console=err, transient=True) as bar:
+
+
+@contextmanager
+def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[tuple[Callback, ...]]:
+    """A bar on stderr, and the time left; nothing where nobody would see it."""
+    if quiet or not stderr.is_terminal:
+        yield ()
+        return
+    with _bar() as bar:
         shown = Bar(bar, title, rounds)
         on_compile.append(shown.on_compile)
         try:
@@ -88,22 +121,13 @@ def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[tuple[Cal
 @contextmanager
 def counting(title: str, total: int, quiet: bool = False) -> Iterator[Any]:
     """A bar over the cells of a table."""
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[last]}", markup=False),
-        TimeRemainingColumn(compact=True),
-        console=err,
-        transient=True,
-        disable=quiet or not err.is_terminal,
-    ) as bar:
-        task = bar.add_task(title, total=total, last="")
+    with _bar(disable=quiet or not stderr.is_terminal) as bar:
+        task = bar.add_task(title, total=total, numbers="")
 
         def told(done: int, total: int, summary: dict[str, Any]) -> None:
             accuracy = summary.get("metrics", {}).get("micro_accuracy")
             shown = "diverged" if "diverged" in summary else "" if accuracy is None else f"{accuracy:.1%}"
-            bar.update(task, completed=done, last=f"{summary.get('method', '')} seed {summary.get('seed')} {shown}")
+            bar.update(task, completed=done, numbers=f"{summary.get('method', '')} seed {summary.get('seed')} {shown}")
 
         yield told
 
@@ -147,13 +171,20 @@ def spread(values: Sequence[float | None], percent: bool = True) -> str:
     return f"{mean:.1f}" if len(known) == 1 else f"{mean:.1f}±{scale * statistics.stdev(known):.1f}"
 
 
+def titled(title: str, *left: str, right: Iterable[str] = ()) -> Table:
+    """An empty table: columns of words, then columns of numbers."""
+    table = Table(*left, title=title, title_justify="left")
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def summary_table(summary: dict[str, Any]) -> Table:
     """The end of a run: every score before training, in use, and after fine-tuning."""
-    table = Table(title=f"{summary['method']} on {summary['data']}, {summary['clients']} clients", title_justify="left")
-    table.add_column("metric", overflow="fold")
     columns = [(key, title) for key, title in _COLUMNS if summary.get(key)]
-    for _, title in columns:
-        table.add_column(title, justify="right")
+    title = f"{summary['method']} on {summary['data']}, {summary['clients']} clients"
+    table = titled(title, "metric", right=[shown for _, shown in columns])
+    table.columns[0].overflow = "fold"
     for name in summary["metrics"]:
         if name == "clients_without_examples" and not summary["metrics"][name]:
             continue
@@ -164,3 +195,37 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 _COLUMNS = (("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning"))
+SHOWN = {"micro_accuracy": "micro", "macro_accuracy": "macro", "worst_decile_accuracy": "worst tenth"}  # metric: title
+
+
+def comparison_table(rows: list[dict[str, Any]], seeds: int, settings: Settings) -> Table:
+    """The comparison for people: mean ± standard deviation in percent."""
+    dealt = f", {settings.partition}" if settings.partition else ""
+    title = f"{settings.data}{dealt}, {settings.rounds} rounds, {seeds} seeds: test accuracy in %, mean±std"
+    beside = any("share_below_alone" in row for row in rows)
+    numbers = (*SHOWN.values(), "fine-tuned", *(["better alone"] if beside else []), "sent")
+    table = titled(title, "method", right=numbers)
+    for row in rows:
+        values = [spread(row["metrics"].get(name, [])) for name in SHOWN]
+        values.append(spread(row["personalised"]))
+        values += [spread(row.get("share_below_alone", []))] if beside else []
+        lost = f" ({row['diverged']} diverged)" if row["diverged"] else ""
+        table.add_row(row["method"] + lost, *values, bytes_(row["bytes_up"]))
+    if beside:
+        table.caption = "better alone: share of clients whose model would have been better trained alone"
+    return table
+
+
+def sweep_table(rows: list[dict[str, Any]], keys: list[str]) -> Table:
+    """One line for every point of the grid, over its seeds."""
+    axes = [key for key in keys if key != "seed"]
+    names = [key.removeprefix("set.") for key in axes]
+    numbers = (*SHOWN.values(), "validation", "runs")
+    table = titled("test accuracy in %, mean±std over seeds", *names, right=numbers)
+    for point, ran in grouped(rows, lambda r: tuple(str(r["grid"][k]) for k in axes)).items():
+        good = [r for r in ran if "metrics" in r]
+        shown = [spread([r["metrics"][name] for r in good if name in r["metrics"]]) for name in SHOWN]
+        valid = spread([r["best_validation"] for r in good if r.get("best_validation") is not None])
+        table.add_row(*point, *shown, valid, str(len(good)) + (f" of {len(ran)}" if len(good) < len(ran) else ""))
+    table.caption = "choose by the validation column (set valid = 0.1 in the config), never by the test"
+    return table

@@ -1,11 +1,14 @@
-"""`polycentric topology`: look at who averages with whom."""
+"""`polycentric topology`: who averages with whom, and what theory says about a graph before anything is trained."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from .options import AsJson, settings_of
 
 topology_app = typer.Typer(help="Look at who averages with whom.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,7 +26,7 @@ def show(
     seed: Annotated[int | None, typer.Option(min=0, help="Of what is drawn. [default: 0]")] = None,
     rounds: Annotated[str, typer.Option(help="Rounds to draw where clients move, separated by commas.")] = "0",
     png: Annotated[Path | None, typer.Option(help="Draw the map, or the graph, into this PNG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Who averages with whom. Of edges: cells, overlaps, how fast edges agree (zeta); of graphs: links and zeta.
 
@@ -35,11 +38,9 @@ def show(
 
       polycentric topology show matcha --set "graph=erdos-renyi(p=0.3)" --clients 12 --png graph.png
     """
-    from ..errors import UsageError, require
+    from ..errors import require
     from ..runs.start import built_method
-    from .options import settings_of
-    from .screen import out as screen
-    from .screen import say, tell
+    from .screen import say, stdout, tell
 
     typed = {"set": settings, "clients": clients, "seed": seed}
     said = settings_of(method, {name: value for name, value in typed.items() if value is not None})
@@ -50,10 +51,7 @@ def show(
     facts = topology.facts(n, seed)
     if cells is None:
         if png:
-            if not facts:
-                raise UsageError(
-                    f"{method} has neither edges nor a graph, so there is nothing to draw: leave out --png"
-                )
+            require(bool(facts), f"{method} has neither edges nor a graph to draw: leave out --png")
             from ..report.graphs import draw_graph
 
             draw_graph(topology, n, png)
@@ -62,13 +60,11 @@ def show(
         if as_json:
             tell({"clients": n, "stages": stages, **facts})
             return
-        screen.print(_grid([*((when, words) for when, words in stages.items()), *_graph_rows(facts)]))
+        stdout.print(_grid([*((when, words) for when, words in stages.items()), *_graph_rows(facts)]))
         return
     wanted = [word.strip() for word in rounds.split(",")]
-    require(
-        all(w.isascii() and w.isdigit() and len(w) < 7 for w in wanted) and len(wanted) <= 6,
-        f"--rounds takes up to six whole numbers such as 0,10,20, got '{rounds}'",
-    )
+    good = all(w.isascii() and w.isdigit() and len(w) < 7 for w in wanted) and len(wanted) <= 6
+    require(good, f"--rounds takes up to six whole numbers such as 0,10,20, got '{rounds}'")
     if png:
         from ..report.maps import draw_map
 
@@ -77,7 +73,7 @@ def show(
     if as_json:
         tell(facts)
         return
-    screen.print(_table(facts))
+    stdout.print(_table(facts))
 
 
 def stages_of(method: Any, n_clients: int) -> dict[str, str]:
@@ -144,3 +140,77 @@ def _table(facts: dict[str, Any]) -> Any:
         said = f"every {every} rounds; then all edges agree" if every > 1 else "every round" if every else "never"
         rows.append(("cloud", said))
     return _grid(rows)
+
+
+@topology_app.command()
+def advise(
+    graph: Annotated[str, typer.Argument(help="ring, torus, erdos-renyi(p=0.3), file(edges.txt), ...")] = "ring",
+    clients: Annotated[int, typer.Option(min=1, max=4096, help="How many clients.")] = 8,
+    tau: Annotated[int, typer.Option(min=1, help="Local steps between two averagings.")] = 1,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps you mean to take in all.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Draw the graph and rho over the budget into this file (.png, .svg).")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Budget of the drawing, in (0, 1].")] = 0.5,
+    as_json: AsJson = False,
+) -> None:
+    """How often to average, over how dense a graph, and what MATCHA can save on it.
+
+    Examples:
+
+      polycentric topology advise ring --clients 16 --tau 5
+
+      polycentric topology advise "erdos-renyi(p=0.3)" --clients 8 --steps 20000 --draw graph.png
+    """
+    import json
+    from dataclasses import asdict
+
+    from ..language import value_of
+    from ..topology.graphs.bounds import advise as advised
+    from ..topology.graphs.networks import Network
+    from .screen import say, stdout
+
+    network = value_of("graph", graph, Network)
+    found = advised(network, clients, tau, steps)
+    if draw:
+        from ..report.graphs import draw_advice
+
+        draw_advice(draw, network, clients, budget)
+    if as_json:
+        print(json.dumps(asdict(found) | {"steps": _plain(found.steps)}, default=float))
+        return
+    stdout.print(_graphs(found))
+    if found.budgets:
+        stdout.print(_budgets(found))
+    for sentence in found.words:
+        stdout.print(f"- {sentence}", highlight=False)
+    if draw:
+        say(f"written: {draw}")
+
+
+def _graphs(found: Any) -> Any:
+    from .screen import titled
+
+    numbers = ("edges", "zeta", "T, tau = 1", *([f"T, tau = {found.tau}"] * (found.tau > 1)))
+    table = titled(f"{found.clients} clients", "graph", right=numbers)
+    for name, edges, zeta, one, many in found.rows:
+        last = [_count(many)] * (found.tau > 1)
+        table.add_row(name, f"{edges:,}", f"{zeta:.4f}", _count(one), *last)
+    return table
+
+
+def _budgets(found: Any) -> Any:
+    from .screen import titled
+
+    table = titled("MATCHA on this graph", right=("budget", "rho", "rho, periodic", "matchings a round"))
+    for budget, rho, periodic, matchings in found.budgets:
+        table.add_row(f"{budget:g}", f"{rho:.5f}", f"{periodic:.5f}", f"{matchings:.2f}")
+    return table
+
+
+def _count(steps: float) -> str:
+    return "never" if math.isinf(steps) else f"{steps:,.0f}" if steps < 1e7 else f"{steps:.2e}"
+
+
+def _plain(steps: float) -> float | None:
+    return None if math.isinf(steps) else steps

@@ -11,35 +11,13 @@ steps of a block are taken, launched one by one or captured as CUDA graphs. `Com
 of them. Same batches, same mathematics; results agree to rounding.
 """
 
-from .batches import BatchSchedule, Plan
-from .choose import Choose, TryEach, candidates
-from .execute.compiled import Compiled
-from .execute.looped import Looped
-from .execute.stacked import Stacked
-from .learner import Client, Executor, Learner
-from .maml import Maml
-from .measure import Fisher, Forget, Gradient, MeanLoss, Value
-from .sdca import Sdca
-from .train import Train
-
-__all__ = [
-    "BatchSchedule",
-    "Choose",
-    "Client",
-    "Compiled",
-    "Executor",
-    "Fisher",
-    "Forget",
-    "Gradient",
-    "Learner",
-    "Looped",
-    "Maml",
-    "MeanLoss",
-    "Plan",
-    "Sdca",
-    "Stacked",
-    "Train",
-    "TryEach",
-    "Value",
-    "candidates",
-]
+from .batches import BatchSchedule as BatchSchedule, Plan as Plan
+from .choose import Choose as Choose, TryEach as TryEach, candidates as candidates
+from .execute.compiled import Compiled as Compiled
+from .execute.looped import Looped as Looped
+from .execute.stacked import Stacked as Stacked
+from .learner import Client as Client, Executor as Executor, Learner as Learner
+from .measure import Fisher as Fisher, Forget as Forget, Gradient as Gradient, MeanLoss as MeanLoss, Value as Value
+from .meta_gradient import Maml as Maml
+from .sdca import Sdca as Sdca
+from .train import Train as Train

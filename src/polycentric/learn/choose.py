@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..errors import require
 from ..stacks.cohort import Cohort
@@ -13,7 +14,7 @@ from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
 from .batches import Plan
 from .learner import Client, Learner
-from .measure import examples_in, once_over
+from .measure import OnceOver, examples_in
 from .train import Train
 
 
@@ -22,8 +23,14 @@ def candidates(k: int) -> tuple[str, ...]:
     return tuple(f"candidate{j}" for j in range(k))
 
 
+def least(numbers: Tensor) -> Tensor:
+    """Where the least finite number of every row stands, (rows,); -1 where there is none."""
+    some = numbers.isfinite()
+    return torch.where(some.any(1), torch.where(some, numbers, math.inf).argmin(1), -1)
+
+
 @dataclass(frozen=True)
-class Choose(Learner):
+class Choose(OnceOver):
     """Makes the best of `candidate0` .. `candidate(K-1)` the client's `model`; its number is `choice`.
 
         choice_i = argmin_k F_i(c_k),     F_i the mean loss over all training examples of client i
@@ -36,10 +43,6 @@ class Choose(Learner):
 
     def __post_init__(self) -> None:
         require(self.k >= 1, f"Choose.k must be at least 1, got {self.k}")
-
-    def plan(self, cohort: Cohort) -> Plan:
-        """Every example once."""
-        return once_over(cohort)
 
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """Sums of zero."""
@@ -54,9 +57,7 @@ class Choose(Learner):
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """The candidate of the lowest mean loss."""
-        loss = carry["sum"] / carry["seen"][:, None]
-        some = loss.isfinite()
-        best = torch.where(some.any(1), torch.where(some, loss, math.inf).argmin(1), -1)
+        best = least(carry["sum"] / carry["seen"][:, None])
         model = rows["candidate0"]
         for j, name in enumerate(candidates(self.k)[1:], start=1):
             model = torch.where((best == j)[:, None], rows[name], model)
@@ -98,13 +99,9 @@ class TryEach(Learner):
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """The candidate with the shortest way."""
-        way = torch.stack(
-            [(carry[f"{name}/model"] - rows[name]).square().sum(1, dtype=torch.float64) for name in candidates(self.k)],
-            dim=1,
-        )
-        some = way.isfinite().any(1)
-        best = torch.where(some, torch.where(way.isfinite(), way, math.inf).argmin(1), -1)
-        return {"choice": best[:, None].to(rows["candidate0"].dtype)}
+        moved = [carry[f"{name}/model"] - rows[name] for name in candidates(self.k)]
+        way = torch.stack([each.square().sum(1, dtype=torch.float64) for each in moved], dim=1)
+        return {"choice": least(way)[:, None].to(rows["candidate0"].dtype)}
 
     @staticmethod
     def _here(rows: Stacks, name: str) -> Stacks:

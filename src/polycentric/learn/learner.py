@@ -13,12 +13,11 @@ from torch import Tensor
 from ..parts.optimizer import Rule
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
-from ..tasks.task import Batch as Batch
-from ..tasks.task import Task
+from ..tasks.task import Batch, Task
 from .batches import Plan
 
 Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
-Gradient = Callable[[Objective, Stacks], Stacks]
+GradientFunction = Callable[[Objective, Stacks], Stacks]
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once
 
 
@@ -38,7 +37,7 @@ class Client:
     """What a learner may use while it is at one client."""
 
     task: Task
-    gradient: Gradient  # (objective, params) -> the gradient of objective at params
+    gradient: GradientFunction  # (objective, params) -> the gradient of objective at params
     descent: Descent | None = None  # a faster way to `descend`, which may overwrite what it is given
 
     def descend(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:

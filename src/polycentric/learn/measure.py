@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -20,29 +20,25 @@ from .learner import Client, Learner
 CHUNK = 256  # examples looked at together; sums over chunks are exact, so this changes nothing but memory
 
 
-def once_over(cohort: Cohort) -> Plan:
-    """Every example once, in order; stragglers too, since looking is cheap."""
-    everyone = Cohort(
-        cohort.index, cohort.sizes, torch.ones_like(cohort.effort), cohort.n_clients, cohort.seed, cohort.round
-    )
-    plan = plan_of(everyone, 1, None, CHUNK)
-    return Plan(plan.steps, plan.batch, shuffle=False)
-
-
 def examples_in(batch: Batch) -> Tensor:
     """How many examples a batch holds."""
     return (batch.weight > 0).sum().to(batch.weight.dtype)
 
 
-@dataclass(frozen=True)
-class Gradient(Learner):
-    """The gradient of the client's mean loss over all its examples, at the model it has."""
-
-    into: str = "gradient"
+class OnceOver(Learner):
+    """Looks at every example once, in order; stragglers too, since looking is cheap."""
 
     def plan(self, cohort: Cohort) -> Plan:
         """Every example once."""
-        return once_over(cohort)
+        everyone = replace(cohort, effort=torch.ones_like(cohort.effort))
+        return replace(plan_of(everyone, 1, None, CHUNK), shuffle=False)
+
+
+@dataclass(frozen=True)
+class Gradient(OnceOver):
+    """The gradient of the client's mean loss over all its examples, at the model it has."""
+
+    into: str = "gradient"
 
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """A sum of zero."""
@@ -61,7 +57,7 @@ class Gradient(Learner):
 
 
 @dataclass(frozen=True)
-class Value(Learner):
+class Value(OnceOver):
     """How much a client is worth asking: v_k = sqrt(n_k) F_k(w) at the model it has (Active FL).
 
     The paper writes 1/sqrt(n_k) times the *sum* of the losses, which is the same number.
@@ -69,21 +65,14 @@ class Value(Learner):
 
     passes = 1 / 3  # no way back
 
-    def plan(self, cohort: Cohort) -> Plan:
-        """Every example once."""
-        return once_over(cohort)
-
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """A sum of zero."""
-        return {"sum": rows["model"].new_zeros(len(cohort)), "seen": rows["model"].new_zeros(len(cohort))}
+        return {name: rows["model"].new_zeros(len(cohort)) for name in ("sum", "seen")}
 
     def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
         """Add the losses of some examples."""
-        n = examples_in(batch)
-        return {
-            "sum": carry["sum"] + n * client.task.quiet_loss(row, batch).detach(),
-            "seen": carry["seen"] + n,
-        }
+        n, loss = examples_in(batch), client.task.quiet_loss(row, batch).detach()
+        return {"sum": carry["sum"] + n * loss, "seen": carry["seen"] + n}
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """sqrt(n) times the mean."""
@@ -91,22 +80,8 @@ class Value(Learner):
 
 
 @dataclass(frozen=True)
-class MeanLoss(Learner):
+class MeanLoss(Value):
     """The client's mean loss at the model it has, under the name `loss`."""
-
-    passes = 1 / 3  # no way back
-
-    def plan(self, cohort: Cohort) -> Plan:
-        """Every example once."""
-        return once_over(cohort)
-
-    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
-        """A sum of zero."""
-        return Value().begin(rows, cohort, task)
-
-    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
-        """Add the losses of some examples."""
-        return Value().step(carry, row, batch, client)
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """The mean."""
@@ -114,7 +89,7 @@ class MeanLoss(Learner):
 
 
 @dataclass(frozen=True)
-class Fisher(Learner):
+class Fisher(OnceOver):
     """The diagonal of the Fisher information at the learned model, and that times the model (FedCurv).
 
         I_k = 1/n_k sum_i (grad l_i)^2     element by element, example by example
@@ -133,10 +108,6 @@ class Fisher(Learner):
         """Its own share of the sums, and the round that is from."""
         zero = torch.zeros_like(like)
         return {"own_fisher": zero, "own_pull": zero, "stamp": like.new_full((1, 1), -2.0)}
-
-    def plan(self, cohort: Cohort) -> Plan:
-        """Every example once."""
-        return once_over(cohort)
 
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """A sum of zero, and a key for drawing labels."""
@@ -163,11 +134,8 @@ class Fisher(Learner):
 
         each = vmap(grad(loss), in_dims=(None, 0, 0))(row["model"], batch.x, y)  # (batch, width)
         there = (batch.weight > 0).to(each.dtype)
-        return {
-            "sum": carry["sum"] + there @ each.square(),
-            "seen": carry["seen"] + examples_in(batch),
-            "key": carry["key"],
-        }
+        total, seen = carry["sum"] + there @ each.square(), carry["seen"] + examples_in(batch)
+        return {"sum": total, "seen": seen, "key": carry["key"]}
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """The mean, and the mean times the model; both are kept too."""

@@ -65,13 +65,8 @@ class Sdca(Learner):
         order = shuffles(cohort, int(steps.max())) if self.shuffle else in_order(cohort, int(steps.max()))
         order = torch.where(torch.arange(order.shape[1]) < steps[:, None], order, -1)
         blank = model.new_zeros(len(cohort), 1)
-        return {
-            "alpha": rows["alpha"],
-            "order": order.to(model.device),
-            "model": model,
-            "primal": blank,
-            "dual": blank,
-        }
+        carry = {"alpha": rows["alpha"], "order": order.to(model.device), "model": model}
+        return carry | {"primal": blank, "dual": blank}
 
     def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
         """All coordinate steps of one client."""
@@ -97,13 +92,8 @@ class Sdca(Learner):
 
         alpha = torch.cat([beta * y * there, alpha[len(x) :]])
         total = (beta * y).mT @ x / n
-        return {
-            "alpha": alpha.reshape(-1),
-            "order": carry["order"],
-            "model": parted(layout, total),
-            "primal": (hinge + half)[None],
-            "dual": (gain - half)[None],
-        }
+        after = {"alpha": alpha.reshape(-1), "order": carry["order"], "model": parted(layout, total)}
+        return after | {"primal": (hinge + half)[None], "dual": (gain - half)[None]}
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """Dual sums, dual variables, and what is told of the objectives."""

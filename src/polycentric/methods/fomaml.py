@@ -25,6 +25,6 @@ def fomaml(
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
 ) -> Method:
-    """First-order MAML; see `polycentric.learn.maml`."""
+    """First-order MAML; see `polycentric.learn.meta_gradient`."""
     learn = Maml(lr, steps, batch, held_out, first_order=True)
     return Method.of("fomaml", Exchange((learn,), Star(equal=True), select, aggregate, center))

@@ -27,6 +27,6 @@ def maml(
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
 ) -> Method:
-    """MAML by Hessian-vector products; see `polycentric.learn.maml`."""
+    """MAML by Hessian-vector products; see `polycentric.learn.meta_gradient`."""
     learn = Maml(lr, steps, batch, held_out)
     return Method.of("maml", Exchange((learn,), Star(equal=True), select, aggregate, center))

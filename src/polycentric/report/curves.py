@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
-from ..runs.metrics import Floats, is_share
+from ..runs.metrics import Reals, is_share
 from .figure import band, colour, panels, target
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         raise UsageError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
 
 
-def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds") -> tuple[Floats, Floats]:
+def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds") -> tuple[Reals, Reals]:
     """(x, y) of one run, a point for every evaluation that has the metric."""
     rows = rows_of(folder)
     if isinstance(metric, str) and rows and not any(metric in row for row in rows):
@@ -64,7 +64,7 @@ def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds"
     return np.array(x), np.array(y, dtype=float)
 
 
-def together(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def together(curves: Sequence[tuple[Reals, Reals]]) -> tuple[Reals, Reals]:
     """Several curves at common places: (places,) and (curves, places), between points along straight lines.
 
     Where seeds differ in their seconds, they have no evaluation in common; only the stretch that all of them cover

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..runs.metrics import Ints, gini
+from ..runs.metrics import Integers, gini
 from .figure import colour, panels
 
 
-def took_part(run: Path) -> Ints:
+def took_part(run: Path) -> Integers:
     """In how many rounds an answer of every client that trains came; a UsageError where that was not kept."""
     path = run / "clients.csv"
     if not path.is_file():
@@ -56,7 +56,7 @@ def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict
 SHARES = np.linspace(0, 100, 101)
 
 
-def _lorenz(counts: Ints) -> npt.NDArray[np.float64]:
+def _lorenz(counts: Integers) -> npt.NDArray[np.float64]:
     total = np.concatenate([[0.0], np.sort(counts).cumsum()])
     share: npt.NDArray[np.float64] = np.interp(
         SHARES, np.linspace(0, 100, len(total)), 100 * total / max(1.0, total[-1])

@@ -38,7 +38,7 @@ TOGETHER = 2048  # samples the limit takes in one step at most: more would only 
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A model, the data it reads, and how many clients make a round of a second or so on one core."""
 
     model: str
@@ -52,25 +52,22 @@ class Work:
 WORK = {
     work.model: work
     for work in (
-        Work("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
-        Work("femnist-cnn", (1, 28, 28), 62, 8),
-        Work("mnist-cnn", (1, 28, 28), 10, 4),
-        Work("char-lstm", (80,), 80, 2, symbols=80),
-        Work("vgg11", (3, 32, 32), 10, 2),
-        Work("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("femnist-cnn", (1, 28, 28), 62, 8),
+        Workload("mnist-cnn", (1, 28, 28), 10, 4),
+        Workload("char-lstm", (80,), 80, 2, symbols=80),
+        Workload("vgg11", (3, 32, 32), 10, 2),
+        Workload("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
     )
 }
 USUAL = tuple(name for name in WORK if name != "logistic")
 
 
-def federation(work: Work, clients: int, examples: int) -> Federation:
+def federation(work: Workload, clients: int, examples: int) -> Federation:
     """Clients of equal size with noise for data."""
     draw, n = torch.Generator().manual_seed(0), clients * examples
-    x = (
-        torch.randint(0, work.symbols, (n, *work.shape), generator=draw)
-        if work.symbols
-        else torch.rand(n, *work.shape, generator=draw)
-    )
+    size, symbols = (n, *work.shape), work.symbols
+    x = torch.randint(0, symbols, size, generator=draw) if symbols else torch.rand(size, generator=draw)
     y = torch.randint(0, work.classes, (n,), generator=draw)
     none = Split(x[:0], y[:0], torch.zeros(clients + 1, dtype=torch.int64))
     classes, names = tuple(map(str, range(work.classes))), tuple(map(str, range(clients)))
@@ -109,7 +106,7 @@ def limit(task: Task, data: Split, batches: Tensor) -> None:
 class Race:
     """The same work, ready to be done in several ways."""
 
-    work: Work
+    work: Workload
     task: Task
     federation: Federation
     steps: int
@@ -170,7 +167,9 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
     """Seconds of every way, and their ratios. The ways take turns; of each the fastest and the median are told."""
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     device = race.task.device
-    wanted = tuple(executors) if executors is not None else _usual(race)
+    # Compiling a convolution or a long recurrence takes minutes: only what is worth comparing.
+    usual = race.work.executors if device.type == "cpu" else ("stacked",)
+    wanted = tuple(executors) if executors is not None else usual
     for name in wanted:
         if name not in EXECUTORS:
             raise unknown("executor", name, EXECUTORS)
@@ -231,18 +230,10 @@ def profile(race: Race, executor: str | None = None, rows: int = 12) -> str:
     return str(table)
 
 
-def _usual(race: Race) -> tuple[str, ...]:
-    """The executors worth comparing for a model: compiling a convolution or a long recurrence takes minutes."""
-    if race.task.device.type == "cpu":
-        return race.work.executors
-    return ("stacked",)
-
-
 def _timed(way: Callable[[], object], device: torch.device) -> tuple[float, object]:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    done: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    done()
     began = time.perf_counter()
     result = way()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    done()
     return time.perf_counter() - began, result

@@ -1,27 +1,31 @@
 """What a run can be gone on from: its state, what adds up over it, and its history, in files with digests.
 
 A state is one safetensors file (and a linked file for every stack that is on disk); a manifest beside it holds the
-rest, the digests of those files, and the name of the run they belong to. Nothing is ever pickled.
+rest, the digests of those files, and the name of the run they belong to. Nothing is ever pickled. Files are whole or
+not there at all: written under another name, synced to the disk, and renamed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..errors import UsageError
 from ..method import State
 from ..simulate.disk_state import OnDisk, link, opened
 from ..stacks.stack import aligned
-from .files import digest_of, replace_file
 
 
 @dataclass(frozen=True)
@@ -79,26 +83,20 @@ class Checkpoint:
     tally: Tally
     history: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
-    def to_json(self) -> str:
+    def to_json(self) -> dict[str, Any]:
         """All but the state."""
-        return json.dumps({"tally": self.tally.to_json(), "history": list(self.history)})
+        return {"tally": self.tally.to_json(), "history": list(self.history)}
 
     @staticmethod
-    def from_json(text: str, state: State) -> Checkpoint:
-        """From what `to_json` wrote, with its state."""
-        found = json.loads(text)
+    def from_json(found: dict[str, Any], state: State) -> Checkpoint:
+        """From what `to_json` gave, with its state."""
         return Checkpoint(state, Tally.from_json(found["tally"]), tuple(found["history"]))
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> dict[str, Any]:
     """Write the tensors to PATH; returns the manifest, which is to be written after them."""
-    manifest = {
-        "run": run,
-        "round": checkpoint.state.round,
-        **save_state(path, checkpoint.state),
-        "tally": checkpoint.tally.to_json(),
-        "history": list(checkpoint.history),
-    }
+    saved = save_state(path, checkpoint.state)
+    manifest = {"run": run, "round": checkpoint.state.round, **saved, **checkpoint.to_json()}
     return manifest | {"check": _check_of(manifest)}
 
 
@@ -109,8 +107,7 @@ def load_checkpoint(manifest: Path, run: str, device: torch.device | str) -> Che
         raise ValueError("its manifest was changed")
     if run and found.get("run", run) != run:
         raise ValueError("it belongs to another run")
-    state = load_state(manifest.with_suffix(".safetensors"), found, device)
-    return Checkpoint(state, Tally.from_json(found["tally"]), tuple(found["history"]))
+    return Checkpoint.from_json(found, load_state(manifest.with_suffix(".safetensors"), found, device))
 
 
 def save_state(path: Path, state: State) -> dict[str, Any]:
@@ -147,3 +144,42 @@ def load_state(path: Path, found: dict[str, Any], device: torch.device | str) ->
 
 def _check_of(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> str:
+    """Write a file under another name, sync it, give it its name; returns its digest."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        try:
+            write(temporary)
+            digest = digest_of(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return digest
+
+
+def digest_of(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full or read-only disk, in one line."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot write {path}: {reason}; what was written before is whole, so make room and go on with "
+            "`polycentric resume`"
+        ) from error

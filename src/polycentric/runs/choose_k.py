@@ -54,13 +54,11 @@ def choose_k(
         method, model, settings: what is tried, as in `fesem(**settings)`.
     """
     ks = sorted(set(ks))
-    require(len(ks) >= 1 and ks[0] >= 1, f"ks must be numbers from 1 up, got {ks}")
+    require(len(ks) >= 1 and ks[0] >= 1, f"ks must be >= 1, got {ks}")
     require(rounds >= 1, f"rounds must be at least 1, got {rounds}")
     require(by in ("valid", "distance"), f"by must be valid or distance, got {by!r}")
-    require(
-        by == "distance" or len(federation.valid) > 0,
-        "by='valid' needs a validation split: load the data with valid=0.2, or choose by='distance'",
-    )
+    good = by == "distance" or len(federation.valid) > 0
+    require(good, "by='valid' needs a validation split: load the data with valid=0.2, or choose by='distance'")
     some = sampled(federation, clients, seed)
     trials = []
     for k in ks:
@@ -105,4 +103,6 @@ def sampled(federation: Federation, clients: int, seed: int = 0) -> Federation:
     group, protected = (None if of is None else of[keep] for of in (federation.group, federation.protected))
     names = tuple(federation.clients[int(k)] for k in keep)
     train, test, valid = (part(split) for split in (federation.train, federation.test, federation.valid))
-    return replace(federation, train=train, test=test, valid=valid, clients=names, group=group, protected=protected, source=None)
+    return replace(
+        federation, train=train, test=test, valid=valid, clients=names, group=group, protected=protected, source=None
+    )

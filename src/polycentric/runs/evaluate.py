@@ -44,15 +44,9 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
             margin[index] = outputs[..., 1].double() - outputs[..., 0].double()
     losses, predicted, margin = losses.cpu(), predicted.cpu(), margin.cpu()  # a GPU is waited for once
     clients.ranks.add(losses, predicted, margin)
-    return score(
-        predicted.numpy() if classes else None,
-        split.y.cpu().numpy(),
-        losses.numpy(),
-        split.owner.cpu().numpy(),
-        clients.federation.n_clients,
-        len(classes),
-        margin.numpy() if len(classes) == 2 else None,
-    )
+    labels, owner = split.y.cpu().numpy(), split.owner.cpu().numpy()
+    answers, sure = predicted.numpy() if classes else None, margin.numpy() if len(classes) == 2 else None
+    return score(answers, labels, losses.numpy(), owner, clients.federation.n_clients, len(classes), sure)
 
 
 def optimistic(method: Method, state: State, clients: Simulation, split: Split) -> tuple[Scores, Scores] | None:
@@ -67,24 +61,12 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     each is its own center, or keeps a part for itself.
     """
     exchange = method.at(state.round)[-1]
-    if (
-        exchange.topology.at_home
-        or state.kept.keys() & set(clients.task.names)
-        or not clients.federation.classes
-        or not len(split)
-    ):
+    own = exchange.topology.at_home or state.kept.keys() & set(clients.task.names)
+    if own or not clients.federation.classes or not len(split):
         return None
     centers, n = state.centers["model"], clients.federation.n_clients
     owner, labels = split.owner.cpu(), split.y.cpu()
-    predicted = torch.zeros(len(centers), len(split), dtype=torch.int64)
-    losses = torch.zeros(len(centers), len(split), dtype=torch.float64)
-    with torch.no_grad():
-        for k, row in enumerate(centers):
-            for index in torch.split(torch.arange(len(split)), CHUNK):
-                there = index.to(split.x.device)
-                outputs = clients.task.predict({"model": row}, clients.task.inputs(split.x[there]))
-                predicted[k, index] = outputs.argmax(-1).cpu()
-                losses[k, index] = clients.task.loss(outputs, clients.task.targets(split.y[there])).double().cpu()
+    losses, predicted = map(torch.stack, zip(*(_outcome(clients, split, row) for row in centers), strict=True))
     right = (predicted == labels).double()
     every = torch.arange(len(split))
     by_client = torch.zeros(len(centers), n, dtype=torch.float64).index_add_(1, owner, right)  # ties: the lowest number
@@ -106,10 +88,8 @@ def assign_newcomers(method: Method, state: State, clients: Simulation) -> State
         if not exchange.sends:
             everyone = all_clients(clients, state)
             cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
-            notes = [
-                (a.block.index, exchange.topology.place(state.memory, a.block, state.centers, a.sent))
-                for a in clients.answers(exchange, state, cohort)
-            ]
+            place, answers = exchange.topology.place, clients.answers(exchange, state, cohort)
+            notes = [(a.block.index, place(state.memory, a.block, state.centers, a.sent)) for a in answers]
             state = replace(state, memory=write(state.memory, notes))
     return state
 
@@ -162,9 +142,10 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     learned = method.at(state.round)[-1].topology.learned(state.memory)
     if learned is not None and bool(learned.any()):
         rows = rows[learned.to(rows.device)]
-    loss, right = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
+    loss, predicted = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
+    right = (predicted == split.y.cpu()).double()
     found = {"average_loss": float(loss.mean())}
-    return found | ({"average_accuracy": float(right.double().mean())} if clients.federation.classes else {})
+    return found | ({"average_accuracy": float(right.mean())} if clients.federation.classes else {})
 
 
 class EdgeScores(NamedTuple):
@@ -178,12 +159,11 @@ def edge_scores(method: Method, state: State, clients: Simulation, split: Split)
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
     if not _one_model(method, state, clients) or not len(split) or not clients.federation.classes:
         return None
-    receiver, sender, _ = (
-        method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model").links
-    )
+    down = method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model")
+    receiver, sender, _ = down.links
     owner, everywhere, at_home = split.owner.cpu(), [], []
     for center, row in enumerate(state.centers["model"]):
-        _, right = _outcome(clients, split, row)
+        right = _outcome(clients, split, row)[1] == split.y.cpu()
         mine = torch.zeros(clients.federation.n_clients, dtype=torch.bool)
         mine[receiver[sender == center]] = True
         everywhere.append(right.double().mean())
@@ -227,13 +207,13 @@ def _one_model(method: Method, state: State, clients: Simulation) -> bool:
 
 @torch.no_grad()
 def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
-    """(loss, whether it is right) of one model on every example of a split."""
-    losses, right = [], []
+    """(loss, prediction) of one model on every example of a split, on the host."""
+    losses, predicted = [], []
     for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
         outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
         losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())
-        right.append(outputs.argmax(-1) == y)
-    return torch.cat(losses).cpu(), torch.cat(right).cpu()
+        predicted.append(outputs.argmax(-1))
+    return torch.cat(losses).cpu(), torch.cat(predicted).cpu()
 
 
 @torch.no_grad()
@@ -242,8 +222,7 @@ def _predictions(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(positions in the split, outputs there), every example of this rank's share once."""
     exchange = method.at(state.round)[-1]
-    everyone = all_clients(clients, state)
-    everyone = everyone[(split.sizes > 0)]
+    everyone = all_clients(clients, state)[split.sizes > 0]
     down = exchange.topology.down(state.memory, everyone, "model")
     personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1
     if down.form == "gather" and not personal:
@@ -267,7 +246,8 @@ def _predictions(
         if fine_tune is not None and bool(trainable.any()):
             rows = rows | {"start": rows["model"]}
             tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
-            rows = rows | {n: _where(rows[n], trainable, new) for n, new in tuned.items()}
+            here = (to_device_of(rows["model"], trainable),)
+            rows = rows | {n: rows[n].index_put(here, new) for n, new in tuned.items()}
         yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
 
 
@@ -294,9 +274,3 @@ def all_clients(clients: Simulation, state: State) -> Cohort:
     sizes = clients.federation.train.sizes
     effort = torch.ones(len(sizes), dtype=torch.float64)
     return Cohort(torch.arange(len(sizes)), sizes, effort, len(sizes), clients.seed, state.round)
-
-
-def _where(rows: Tensor, which: Tensor, new: Tensor) -> Tensor:
-    out = rows.clone()
-    out[which.to(rows.device)] = new
-    return out

@@ -24,7 +24,7 @@ import csv
 import json
 import re
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..method import State
-from .checkpoint import Checkpoint, load_checkpoint, load_state, save_checkpoint, save_state
-from .files import replace_file, writing
+from .checkpoint import Checkpoint, load_checkpoint, load_state, replace_file, save_checkpoint, save_state, writing
 from .settings import Settings
 
 KEEP = 3  # checkpoints kept
@@ -82,8 +81,6 @@ class Folder:
             left.unlink(missing_ok=True)
         return Folder(path)
 
-    # -- what a run is made from ---------------------------------------------------------------------------
-
     def write_config(self, settings: Settings, given: Sequence[str]) -> None:
         """The settings, and the names of what was given as objects of Python that no words say."""
         self.write_json("config.json", settings.model_dump() | ({"given": list(given)} if given else {}))
@@ -106,8 +103,6 @@ class Folder:
         """Whether a run ended here."""
         return (self.path / "summary.json").is_file()
 
-    # -- small files ---------------------------------------------------------------------------------------
-
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
@@ -124,38 +119,22 @@ class Folder:
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of a file of this run; empty where it is not there."""
         path = self.path / name
-        try:
+        with reading(path):
             return load_file(path) if path.is_file() else {}
-        except (OSError, SafetensorError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
 
     def read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of this run."""
-        try:
+        with reading(self.path / name):
             value = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{self.path / name} cannot be read: {error}") from error
         if not isinstance(value, dict):
             raise UsageError(f"{self.path / name} does not hold a JSON object")
         return value
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Every evaluation; a line cut short by an interruption is left out."""
-        path = self.path / "metrics.jsonl"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
-
     def read_clients(self) -> list[dict[str, str]]:
         """The lines of clients.csv."""
         path = self.path / "clients.csv"
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                return list(csv.DictReader(file))
-        except (OSError, ValueError, csv.Error) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
+        with reading(path), path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
 
     def log(self, line: str) -> None:
         """A line for people, with the time."""
@@ -195,8 +174,6 @@ class Folder:
             self.write_text("places.csv", "".join(lines))
         return kept
 
-    # -- states --------------------------------------------------------------------------------------------
-
     def save(self, checkpoint: Checkpoint, run: str = "") -> None:
         """Write a checkpoint and forget the oldest; the one before stays good until this one is."""
         stem = f"round-{checkpoint.state.round:06d}"
@@ -235,3 +212,12 @@ class Folder:
         """Newest first."""
         found = (self.path / "checkpoints").glob("round-*.json")
         return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A file that is not there or is damaged, in one line."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, SafetensorError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error

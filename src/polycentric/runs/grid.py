@@ -1,7 +1,8 @@
 """Many runs as one table: every cell in a folder of its own, done once, gone on with after an interruption.
 
 A cell's folder is named by a digest of its settings. A cell with a summary is read, one that was begun is
-resumed, and only the others are run; so a table that was interrupted goes on where it stopped.
+resumed, and only the others are run; so a table that was interrupted goes on where it stopped. `compare` makes a table
+of methods on the same federation over several seeds, with a row for each method.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ import torch
 from ..data import Federation, parse
 from ..errors import Diverged
 from ..language import files_of
+from ..methods.recipes import parameters
 from .folder import Folder
-from .loop import Run
 from .settings import Settings
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
 
@@ -67,22 +67,11 @@ def run_cell(
         if Folder(path).begun:
             return resumed(Folder.open(path), given)[0].go().summary()
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        return attach_folder(in_its_share(prepared(settings, given), beside), Folder(path)).go().summary()
+        return attach_folder(prepared(settings, given, beside=beside), Folder(path)).go().summary()
     except Diverged as error:
         found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
         Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
         return found
-
-
-def in_its_share(prepared: Run, beside: int) -> Run:
-    """The same run in smaller blocks, where several share a GPU and nobody said how large they are.
-
-    A block is twice its share: runs seldom need all their room at the same time.
-    """
-    clients = prepared.clients
-    if beside > 2 and clients.block is None and clients.task.device.type == "cuda":
-        prepared.clients = replace(clients, block=max(1, 2 * clients.block_size // beside))
-    return prepared
 
 
 def run_cells(
@@ -103,7 +92,9 @@ def run_cells(
     return out
 
 
-def _beside_each_other(cells: Sequence[Settings], parent: Path, jobs: int, progress: ProgressCallback | None) -> list[dict[str, Any]]:
+def _beside_each_other(
+    cells: Sequence[Settings], parent: Path, jobs: int, progress: ProgressCallback | None
+) -> list[dict[str, Any]]:
     """Cells for which memory is too short beside the others are run again, half as many at a time."""
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
     out: list[dict[str, Any]] = [{} for _ in cells]
@@ -173,3 +164,77 @@ def grouped(
     for summary in summaries:
         groups.setdefault(by(summary), []).append(summary)
     return groups
+
+
+def compare(
+    methods: Sequence[str],
+    data: str = "digits",
+    *,
+    seeds: int = 3,
+    out: str | Path = "runs/compare",
+    jobs: int = 1,
+    progress: ProgressCallback | None = None,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """One row for each method: every metric over the seeds, and the share of clients that would do better alone.
+
+    Arguments:
+        methods: by name.
+        data: by name or path; a partition beside it says how it is dealt.
+        seeds: runs of every method, with seeds 0, 1, ...
+        out: a folder for the runs; finished ones in it are not run again.
+        jobs: runs beside each other, each in a process of its own.
+        settings: of every run, as in `run`; `set={"lr": 0.1}` reaches the methods that have such a setting.
+    """
+    own = settings.pop("set", {})
+    cells = [
+        Settings.of({"data": data, **settings, "method": method, "seed": seed, "set": known(method, own)})
+        for seed in range(seeds)
+        for method in methods
+    ]
+    return compared(cells, Path(out), jobs, progress)
+
+
+def known(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Of some settings, those that a method has."""
+    return {key: value for key, value in settings.items() if key.partition(".")[0] in parameters(method)}
+
+
+def compared(
+    cells: Sequence[Settings],
+    out: Path,
+    jobs: int = 1,
+    progress: ProgressCallback | None = None,
+    names: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """One row for each name, from cells of several seeds.
+
+    `names` has one for each cell, where a method stands in several rows; by default it is the method's.
+    """
+    summaries = run_cells(cells, out, jobs=jobs, progress=progress)
+    alone = {s["seed"]: _accuracies(s) for s in summaries if s["method"] == "nofed" and "metrics" in s}
+    named = [s | {"name": n} for s, n in zip(summaries, names or [c.method for c in cells], strict=True)]
+    rows = []
+    for name, ran in grouped(named, lambda s: s["name"]).items():
+        good = [s for s in ran if "metrics" in s]
+        row: dict[str, Any] = {"method": name, "runs": len(good), "diverged": len(ran) - len(good)}
+        metrics = good[0]["metrics"] if good else {}
+        row["metrics"] = {metric: [s["metrics"].get(metric) for s in good] for metric in metrics}
+        tuned = [(s.get("personalised") or {}).get("micro_accuracy") for s in good]
+        row["personalised"] = [accuracy for accuracy in tuned if accuracy is not None]
+        if alone and ran[0]["method"] != "nofed":
+            row["share_below_alone"] = [_below(_accuracies(s), alone[s["seed"]]) for s in good if s["seed"] in alone]
+        row |= {key: good[0][key] if good else 0 for key in ("bytes_up", "bytes_down")}
+        row["seconds"] = sum(s["seconds"] for s in good)
+        rows.append(row)
+    return rows
+
+
+def _accuracies(summary: dict[str, Any]) -> dict[str, float]:
+    rows = Folder(Path(summary["run_dir"])).read_clients()
+    return {row["client"]: float(row["accuracy_in_use"]) for row in rows if row["accuracy_in_use"]}
+
+
+def _below(scores: dict[str, float], alone: dict[str, float]) -> float:
+    both = scores.keys() & alone.keys()
+    return sum(scores[name] < alone[name] for name in both) / len(both) if both else float("nan")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -38,7 +38,6 @@ from .machine import undisturbed
 from .metrics import Scores, plain
 from .observe import Moment, Observer, in_use, observers
 from .settings import Settings
-from .stop import Patience, Stop, Target
 
 
 class Callback:
@@ -58,6 +57,41 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """After the last scores: the run is finished."""
+
+
+class Stop(Protocol):
+    """A rule that may end a run before its last round; it is asked after every round."""
+
+    def reason(self, run: Run) -> str:
+        """Why the run should end now; empty: it should go on."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The test accuracy over all examples is there: how many rounds it takes is what is asked."""
+
+    accuracy: float
+
+    def reached(self, history: list[dict[str, Any]]) -> int | None:
+        """The first evaluated round that reached it."""
+        return next((row["round"] for row in history if (row.get("micro_accuracy") or 0.0) >= self.accuracy), None)
+
+    def reason(self, run: Run) -> str:
+        """Says when."""
+        there = self.reached(run.history)
+        return "" if there is None else f"the target of {self.accuracy:.4g} was reached in round {there}"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """So many evaluations without a better validation score; only the validation split has a say."""
+
+    evaluations: int
+
+    def reason(self, run: Run) -> str:
+        """Says since when."""
+        waited = run.tally.since_best >= self.evaluations
+        return f"no better validation score since round {run.tally.best_round}" if waited else ""
 
 
 @dataclass(eq=False)
@@ -106,10 +140,7 @@ class Run:
         if client is None:
             rows = {"model": self.state.centers["model"][center or 0]}
             missing = [n for n in self.clients.task.names if n not in rows]
-            require(
-                not missing,
-                f"a center has no {', '.join(missing)}: ask for a client's model, model_of(client=0)",
-            )
+            require(not missing, f"a center has no {', '.join(missing)}: use model_of(client=0) for a client's model")
             return self.clients.task.loaded(rows)
         one = all_clients(self.clients, self.state)[torch.tensor([client])]
         state = assign_newcomers(self.method, self.state, self.clients)
@@ -219,24 +250,16 @@ class Run:
             row |= measure(now)
         self.scores |= {"in_use": now.scores} if trips else {"in_use": now.scores, "initial": now.scores}
         if trips and "valid_micro_loss" in row:
-            self._judge(row.get("valid_micro_accuracy", -row["valid_micro_loss"]))
+            score = row.get("valid_micro_accuracy", -row["valid_micro_loss"])
+            self.tally = self.tally.judged(score, self.state.round)  # only the validation split has a say
+            self.best = self.state if self.tally.best_round == self.state.round else self.best
         row = plain(row)
         self.history.append(row)
-        self._place()
+        assignment = now.exchange.topology.assignment(self.state.memory)
+        if assignment is not None and self.state.round:  # before the first round nobody has a center
+            self.places[self.state.round] = assignment.cpu().tolist()
         self._moment = now.settled()
         self._tell("on_evaluation", row)
-
-    def _judge(self, value: float) -> None:
-        """Keep the best state; only the validation split has a say."""
-        self.tally = self.tally.judged(value, self.state.round)
-        if self.tally.best_round == self.state.round:
-            self.best = self.state
-
-    def _place(self) -> None:
-        """Every client's center at an evaluation, where clients have one; before the first round nobody has."""
-        assignment = self.now.exchange.topology.assignment(self.state.memory)
-        if assignment is not None and self.state.round:
-            self.places[self.state.round] = assignment.cpu().tolist()
 
     def _finish(self) -> None:
         """The best state where one was kept, and the last scores."""

@@ -93,14 +93,10 @@ def use_precision(name: str, device: torch.device, dtype: str) -> None:
 
     if name not in PRECISIONS:
         raise unknown("precision", name, PRECISIONS)
-    require(
-        name == "float32" or dtype == "float32",
-        f"precision {name} is about how float32 is multiplied, and dtype is {dtype}: leave one of them out",
-    )
-    require(
-        name != "tf32" or device.type == "cuda",
-        f"precision tf32 is a GPU's, and the device is {device}: use --device cuda, or --precision bf16",
-    )
+    if name != "float32" and dtype != "float32":
+        raise UsageError(f"precision={name} needs dtype=float32, and dtype is {dtype}: leave one of them out")
+    if name == "tf32" and device.type != "cuda":
+        raise UsageError(f"precision=tf32 needs a GPU, not {device}: use --device cuda or --precision bf16")
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     require(
         name != "bf16" or device.type != "cpu" or has is None or bool(has()),

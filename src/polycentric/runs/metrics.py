@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 POOLED = ("pooled_f1", "auc", "minority_recall")  # over all clients' examples together
@@ -47,10 +47,10 @@ def is_share(name: str) -> bool:
 class Scores:
     """What every client's model does on its own examples."""
 
-    count: Ints  # (clients,) examples
-    loss: Floats  # (clients,) mean loss; NaN where there are no examples
-    accuracy: Floats  # (clients,) NaN where there are no examples, or in a regression
-    f1: Floats  # (clients,)
+    count: Integers  # (clients,) examples
+    loss: Reals  # (clients,) mean loss; NaN where there are no examples
+    accuracy: Reals  # (clients,) NaN where there are no examples, or in a regression
+    f1: Reals  # (clients,)
     pooled_f1: float
     auc: float = float("nan")  # of all examples together, where there are two classes
     minority_recall: float = float("nan")
@@ -96,13 +96,13 @@ def plain(numbers: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def score(
-    predicted: Ints | None,
-    labels: Ints,
-    losses: Floats,
-    owner: Ints,
+    predicted: Integers | None,
+    labels: Integers,
+    losses: Reals,
+    owner: Integers,
     n_clients: int,
     n_classes: int,
-    margin: Floats | None = None,
+    margin: Reals | None = None,
 ) -> Scores:
     """Scores of every client, from one prediction, label, loss and owner for every example.
 
@@ -121,7 +121,7 @@ def score(
     there = count > 0  # of a million clients a few hundred may have examples: no table for the others
     mine = (there.cumsum() - 1)[owner]
 
-    def by_class(values: Ints, which: Ints) -> Floats:
+    def by_class(values: Integers, which: Integers) -> Reals:
         flat = np.bincount(which * n_classes + values, minlength=int(there.sum()) * n_classes)
         return flat.reshape(-1, n_classes).astype(np.float64)
 
@@ -137,7 +137,7 @@ def score(
     return Scores(count, loss, accuracy, f1, float(pooled[0]), area_under_roc(margin, labels == 1), recall)
 
 
-def area_under_roc(score: Floats, positive: npt.NDArray[np.bool_]) -> float:
+def area_under_roc(score: Reals, positive: npt.NDArray[np.bool_]) -> float:
     """The chance that a positive example has a higher score than a negative one, ties counted half.
 
     With r the ranks of the n1 positive among all n1 + n0 scores, equal scores sharing their mean rank (Mann, Whitney):
@@ -151,16 +151,16 @@ def area_under_roc(score: Floats, positive: npt.NDArray[np.bool_]) -> float:
     return float((rank[positive].sum() - n1 * (n1 + 1) / 2) / n1 / n0)
 
 
-def _class_macro_f1(true_positives: Floats, actual: Floats, claimed: Floats) -> Floats:
+def _class_macro_f1(true_positives: Reals, actual: Reals, claimed: Reals) -> Reals:
     """(clients, classes) counts -> (clients,): mean of 2 tp / (actual + claimed) over the classes present."""
     total = actual + claimed
     f1 = np.divide(2 * true_positives, total, out=np.zeros_like(total), where=total > 0)
     present = (total > 0).sum(1)
-    mean: Floats = np.divide(f1.sum(1), present, out=np.zeros(len(f1)), where=present > 0)
+    mean: Reals = np.divide(f1.sum(1), present, out=np.zeros(len(f1)), where=present > 0)
     return mean
 
 
-def worst_decile(accuracy: Floats) -> float:
+def worst_decile(accuracy: Reals) -> float:
     """The mean of the worst tenth, at least one client."""
     return float(np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean())
 

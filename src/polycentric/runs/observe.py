@@ -8,7 +8,7 @@ An observer takes a `Moment` and gives numbers by name; together they are a line
     pc.run(method, federation, observers=[sparsity])
 
 stands behind ours. Observers look and change nothing; what happens *because* of a number is a matter of callbacks
-(`runs.loop`) and of rules that stop a run (`runs.stop`).
+and of rules that stop a run (both in `runs.loop`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..data import Split
 from ..method import Exchange, Method, State
 from ..round import Trip
 from ..simulate.clients import Simulation
-from ..stacks.stack import Stacks
 from ..stacks.cohort import View
+from ..stacks.stack import Stacks
 from .checkpoint import Tally
 from .evaluate import average, consensus, disagreement, dissimilarity, evaluate
 from .metrics import Scores
@@ -52,7 +52,7 @@ class Moment:
 
     def counted(self, scores: Scores) -> Scores:
         """Only of the clients whose scores count: those who train and do not attack."""
-        mask = self.clients.scored_mask.numpy()
+        mask = (~self.clients.held_out_mask & ~self.clients.attackers).numpy()
         return scores if mask.all() else scores.only(mask)
 
     def settled(self) -> Moment:
@@ -146,4 +146,3 @@ def observers(dissimilarity: bool = False) -> tuple[Observer, ...]:
     """What every run measures, in the order of a line of metrics.jsonl."""
     asked = (dissimilar,) if dissimilarity else ()
     return (counts, in_use, shown, averaged, held_out, consensus_of, *asked, validated)
-

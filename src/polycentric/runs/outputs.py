@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -11,18 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import UsageError
 from ..parts.privacy import epsilon
 from ..round import Trip
 from .checkpoint import Checkpoint
 from .evaluate import edge_scores
 from .folder import Folder
 from .loop import Callback
-from .metrics import Scores, participation, plain, share_below
+from .machine import versions
+from .metrics import participation, plain, share_below
+from .settings import indifferent
 
 if TYPE_CHECKING:
     from .loop import Run
 
 CHECKPOINT_SECONDS = 30.0
+# Settings that a checkpoint is not bound to: how long a run goes and what is measured of it may change, and the others
+# are said by what they come to (the fingerprint of the data, the method itself, ...).
+FREE = {"rounds", "evaluate_every", "patience", "target", "fine_tune", "dissimilarity", "optimistic"}
+FREE |= {"data", "partition", "clients", "valid", "data_seed", "method", "set", "attack", "clock", "executor", "block"}
 
 
 class Recorder(Callback):
@@ -78,7 +87,12 @@ def summary(run: Run) -> dict[str, Any]:
     def counted(name: str) -> dict[str, Any] | None:
         return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
 
+    mask, scores = run.clients.held_out_mask.numpy(), run.scores if run.clients.held_out else {}
+    held_out = {name: plain(found.only(mask).summary()) for name, found in scores.items()}
     tuned = counted("personalised")
+    if tuned is not None:  # and the share of clients that fine-tuning made worse
+        after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))
+        tuned |= plain({"share_worse": share_below(after, before)})
     return {
         "method": run.method.name,
         "data": run.federation.name,
@@ -90,9 +104,9 @@ def summary(run: Run) -> dict[str, Any]:
         "run_dir": str(run.folder.path) if run.folder else None,
         "metrics": plain(run.metrics),
         "initial": counted("initial"),
-        "personalised": None if tuned is None else tuned | plain({"share_worse": share_worse(run)}),
+        "personalised": tuned,
         **optimistic_scores(run),
-        "held_out": held_out_scores(run) or None,
+        "held_out": held_out or None,
         "bytes_up": run.tally.bytes_up,
         "bytes_down": run.tally.bytes_down,
         "bytes_by_link": dict(run.tally.links),
@@ -112,18 +126,6 @@ def summary(run: Run) -> dict[str, Any]:
         "fingerprint": run.federation.fingerprint,
         "note": run.federation.note or None,
     }
-
-
-def share_worse(run: Run) -> float:
-    """The share of clients that fine-tuning made worse."""
-    return share_below(run.now.counted(run.scores["personalised"]), run.now.counted(run.scores["in_use"]))
-
-
-def held_out_scores(run: Run) -> dict[str, Any]:
-    """The scores of clients that never train."""
-    mask = run.clients.held_out_mask.numpy()
-    scores: dict[str, Scores] = run.scores if run.clients.held_out else {}
-    return {name: plain(found.only(mask).summary()) for name, found in scores.items()}
 
 
 def optimistic_scores(run: Run) -> dict[str, Any]:
@@ -174,3 +176,49 @@ def edges_table(run: Run) -> str:
     lines = [f"{k},{a:.6g},{h:.6g}" for k, (a, h) in enumerate(both)]
     return "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""])
 
+
+def identity(made: Run) -> str:
+    """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
+    bound = made.settings.model_dump(exclude=indifferent() | FREE)
+    facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
+    text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def environment(made: Run) -> dict[str, Any]:
+    """What a number depends on besides the settings."""
+    return versions() | {
+        "device": str(made.clients.task.device),
+        "threads": torch.get_num_threads(),
+        "executor": made.clients.executor,
+        "block": made.clients.block_size,
+        "ranks": made.clients.ranks.size,
+        "fingerprint": made.federation.fingerprint,
+        "parameters": made.clients.task.width,
+        "precision": made.clients.task.precision,
+        "method": repr(made.method),
+        "clock": repr(made.clock),
+        "attack": repr(made.clients.attack),
+        "identity": identity(made),
+    }
+
+
+def check_the_same(made: Run, folder: Folder) -> None:
+    """Refuse a run that is not the one in a folder: other data, another method, other cells."""
+    was = folder.read_json("environment.json")
+    if was.get("fingerprint") != made.federation.fingerprint:
+        raise UsageError(
+            f"the data are not those the run began with (fingerprint {made.federation.fingerprint}, then "
+            f"{was.get('fingerprint')}): restore them, or begin a new run"
+        )
+    same = {"parameters": made.clients.task.width, "method": repr(made.method)}
+    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
+    for what, now in same.items():
+        if was.get(what, now) != now:
+            again = "restore its config.json and the files it names, or begin a new run"
+            raise UsageError(f"not the {what} that the run began with: {again}")
+    if was.get("identity", identity(made)) != identity(made):
+        config = folder.path / "config.json"
+        raise UsageError(f"{config} was changed since the run began: restore it, or begin a new run")
+    if was.get("executor", made.clients.executor) != made.clients.executor:
+        folder.log(f"goes on {made.clients.executor}, and began {was['executor']}: the same only to rounding")

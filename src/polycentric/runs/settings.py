@@ -59,9 +59,7 @@ class Settings(BaseModel):
     target: float | None = option(None, "Stop once the test accuracy over all examples is there.", gt=0, le=1)
     fine_tune: int = option(1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0)
     dissimilarity: bool = option(False, "Also measure how unlike the clients' gradients are.")
-    optimistic: bool = option(
-        False, "Also score centers chosen by the test labels: a bias to show, not a result."
-    )
+    optimistic: bool = option(False, "Also score centers chosen by the test labels: a bias to show, not a result.")
     held_out: float = option(0.0, "Share of the clients that never train and are scored apart.", ge=0, lt=1)
     held_out_seed: int | None = option(None, "Of who is held out. [default: the seed]", ge=0, lt=1 << 63)
     attack: str | None = option(
@@ -133,7 +131,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise UsageError(f"{path} has {len(text)} bytes; a config has a few hundred")
         return tomllib.loads(text.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or _one_line(error)
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UsageError(f"'{path}' cannot be read as TOML: {reason}") from error
 
 
@@ -152,7 +150,3 @@ def pairs(settings: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set takes key=value, got '{text}'; for example --set lr=0.1")
         out[key.strip()] = value.strip()
     return out
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

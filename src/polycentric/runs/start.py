@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ from ..methods import METHODS
 from ..methods.recipes import build_method, words_of
 from ..models import default
 from ..parts.attack import Attack
-from ..simulate.auto import compiling_pays, shared_block
+from ..simulate.auto import FirstRound
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, check
 from ..simulate.ranks import ALONE, Ranks, own_device
@@ -41,16 +40,12 @@ from .checkpoint import Checkpoint
 from .evaluate import evaluate
 from .folder import Folder
 from .loop import Callback, Run
-from .machine import device_of, use_precision, versions
+from .machine import device_of, use_precision
 from .observe import Observer
-from .outputs import Recorder
-from .settings import Settings, indifferent
+from .outputs import Recorder, check_the_same, environment, identity
+from .settings import Settings
 
 Model = nn.Module | Callable[..., nn.Module]
-# Settings that a checkpoint is not bound to: how long a run goes and what is measured of it may change, and the others are
-# said by what they come to (the fingerprint of the data, the method itself, ...).
-FREE = {"rounds", "evaluate_every", "patience", "target", "fine_tune", "dissimilarity", "optimistic"}
-FREE |= {"data", "partition", "clients", "valid", "data_seed", "method", "set", "attack", "clock", "executor", "block"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,9 +235,9 @@ def load_data(settings: Settings) -> Federation:
 
 
 def prepared(
-    settings: Settings, given: Given = NOTHING, ranks: Ranks = ALONE, needs: Sequence[str] = ()
+    settings: Settings, given: Given = NOTHING, ranks: Ranks = ALONE, needs: Sequence[str] = (), beside: int = 1
 ) -> Run:
-    """The run that settings describe, before its first round."""
+    """The run that settings describe, before its first round; `beside`: runs that share the device with it."""
     # Before the data are read: a mistake costs nothing.
     method = given.method or built_method(settings)
     clock = given.clock or built_clock(settings)
@@ -250,10 +245,8 @@ def prepared(
     check(clock, method)
     federation = given.federation if given.federation is not None else load_data(settings)
     compare_cells(method.exchanges[-1].topology.geometry, federation, settings.seed)
-    require(
-        settings.patience is None or len(federation.valid) > 0,
-        "patience needs a validation split: load the data with valid=0.1 (in the command: --valid 0.1)",
-    )
+    if settings.patience is not None and not len(federation.valid):
+        raise UsageError("patience needs a validation split: load the data with valid=0.1 (--valid 0.1)")
     where = device_of(settings.device if ranks.size == 1 else own_device(settings.device))
     use_precision(settings.precision, where, settings.dtype)
     model = given.model or settings.model or default(federation.shape, federation.n_outputs, federation.symbols)
@@ -272,22 +265,10 @@ def prepared(
     method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
     largest = int(federation.train.sizes.max()) if federation.n_clients else 0
     first = method.begin(start, federation.n_clients, largest, federation.n_outputs)
-    clients = Simulation(
-        federation,
-        task,
-        settings.seed,
-        settings.executor,
-        settings.block,
-        settings.held_out,
-        settings.held_out_seed,
-        attack,
-        settings.workers,
-        ranks,
-    )
-    if settings.executor == "auto" and compiling_pays(clients, method.at(0), first, settings.rounds):
-        clients = replace(clients, executor="compiled")
-    if settings.block is None and ranks.size > 1:
-        clients = replace(clients, block=shared_block(clients, method.at(0), first))
+    same = ("seed", "executor", "block", "held_out", "held_out_seed", "workers")
+    asked = {name: getattr(settings, name) for name in same}
+    ahead = FirstRound(method.at(0), first, settings.rounds, beside)
+    clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     return Run(settings, method, clients, first, clock, name, tuple(needs))
 
@@ -352,10 +333,10 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
             checkpoint, problems = folder.load(made.clients.task.device, identity(made))
             made.folder = folder
     made.scores["initial"] = evaluate(made.method, made.state, made.clients, made.federation.test)
-    if text := ranks.text(checkpoint.to_json() if checkpoint else ""):
+    if text := ranks.text(json.dumps(checkpoint.to_json()) if checkpoint else ""):
         state = checkpoint.state if checkpoint else made.state
         state = replace(state, memory=made.state.memory | state.memory)  # what was not remembered yet, as it begins
-        checkpoint = Checkpoint.from_json(text, made.shared(state))
+        checkpoint = Checkpoint.from_json(json.loads(text), made.shared(state))
         made.state, made.tally = checkpoint.state, checkpoint.tally
         # A run that ended evaluated its last round in any case; one that was begun with more rounds would not have.
         made.history = [row for row in checkpoint.history if made.settings.evaluates(row["round"])]
@@ -372,10 +353,8 @@ def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
     """The settings with more rounds; how often it evaluates stays as it was."""
     if rounds is None:
         return settings
-    require(
-        rounds >= settings.rounds,
-        f"{folder.path} was begun with {settings.rounds} rounds, and rounds={rounds} is fewer: ask for more",
-    )
+    begun = f"{folder.path} was begun with {settings.rounds} rounds"
+    require(rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: ask for more")
     every = settings.evaluate_every or max(1, settings.rounds // 50)
     return settings.changed(rounds=rounds, evaluate_every=every)
 
@@ -390,51 +369,3 @@ def _handed_over(folder: Folder, needs: Sequence[str], given: Given) -> Given:
             f"there, with pc.resume({str(folder.path)!r}, {wanted}), or pc.open for a finished run"
         )
     return given
-
-
-def identity(made: Run) -> str:
-    """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
-    bound = made.settings.model_dump(exclude=indifferent() | FREE)
-    facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
-    text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def environment(made: Run) -> dict[str, Any]:
-    """What a number depends on besides the settings."""
-    return versions() | {
-        "device": str(made.clients.task.device),
-        "threads": torch.get_num_threads(),
-        "executor": made.clients.executor,
-        "block": made.clients.block_size,
-        "ranks": made.clients.ranks.size,
-        "fingerprint": made.federation.fingerprint,
-        "parameters": made.clients.task.width,
-        "precision": made.clients.task.precision,
-        "method": repr(made.method),
-        "clock": repr(made.clock),
-        "attack": repr(made.clients.attack),
-        "identity": identity(made),
-    }
-
-
-def check_the_same(made: Run, folder: Folder) -> None:
-    """Refuse a run that is not the one in a folder: other data, another method, other cells."""
-    was = folder.read_json("environment.json")
-    if was.get("fingerprint") != made.federation.fingerprint:
-        raise UsageError(
-            f"the data are not those the run began with (fingerprint {made.federation.fingerprint}, then "
-            f"{was.get('fingerprint')}): restore them, or begin a new run"
-        )
-    same = {"parameters": made.clients.task.width, "method": repr(made.method)}
-    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
-    for what, now in same.items():
-        if was.get(what, now) != now:
-            raise UsageError(
-                f"not the {what} that the run began with: restore its config.json and the files it names, or begin "
-                "a new run"
-            )
-    if was.get("identity", identity(made)) != identity(made):
-        raise UsageError(f"{folder.path / 'config.json'} was changed since the run began: restore it, or begin a new run")
-    if was.get("executor", made.clients.executor) != made.clients.executor:
-        folder.log(f"goes on {made.clients.executor}, and began {was['executor']}: the same only to rounding")

@@ -10,7 +10,7 @@
    counted in the first round; only for minibatches and dense layers on a processor that has a compiler.
 3. A block (`block_size`) has as many clients as fit the bytes that its executor asks for, at most 1024, in whole pieces
    of those it takes at a time.
-4. Where ranks share the clients (`shared_block`) it is no larger than that, and so small that every rank has its share.
+4. Where ranks share the clients, or runs a GPU (`shared_block`), it is no larger, so that everybody has their share.
 
 The rule is a function of model, device, method, data, seed and rounds, and of whether there is a compiler, and no
 stopwatch is read: results agree between executors only to rounding, so a choice that varies would change them.
@@ -22,14 +22,17 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from ..data import Federation, Split
+from ..errors import UsageError, unknown
 from ..learn import Compiled, Executor, Looped, Stacked
 from ..learn.execute.probe import runs_stacked
+from ..learn.learner import BLOCK_BYTES
 from ..method import Exchange, State
 from ..models.text import LSTM
 from ..stacks.cohort import Cohort
@@ -47,6 +50,32 @@ STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its
 PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
 WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
 BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRound:
+    """What is known of a run before its first round."""
+
+    exchanges: tuple[Exchange, ...]
+    state: State
+    rounds: int  # of the whole run
+    beside: int = 1  # runs that share the device with it
+
+
+def executor_for(clients: Simulation, first: FirstRound | None) -> str:
+    """The executor that was asked for, if the model can be run so; what `auto` means where nothing was."""
+    asked, task, federation = clients.executor, clients.task, clients.federation
+    if asked == "auto":
+        name = chosen(task, federation)
+        return "compiled" if name == "stacked" and first and compiling_pays(clients, first) else name
+    if asked not in EXECUTORS:
+        raise unknown("executor", asked, ("auto", *EXECUTORS))
+    if asked != "looped" and not stackable(task, federation):
+        raise UsageError(
+            f"{type(task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
+            "or uses an operation without a batched form; use --executor looped"
+        )
+    return asked
 
 
 def stackable(task: Task, federation: Federation) -> bool:
@@ -67,53 +96,60 @@ def chosen(task: Task, federation: Federation) -> str:
     return "stacked"
 
 
-def compiling_pays(clients: Simulation, exchanges: tuple[Exchange, ...], state: State, rounds: int) -> bool:
-    """Whether a run is long enough for `compiled` to save more than compiling costs.
+def compiling_pays(clients: Simulation, first: FirstRound) -> bool:
+    """Whether a stacked run is long enough for `compiled` to save more than compiling costs.
 
     A convolution is looped on a processor, and a recurrence is a long program: dense layers only.
     """
-    leaves = [part for part in clients.task.module.modules() if not list(part.children())]
-    if (
-        clients.executor != "stacked"
-        or clients.task.device.type != "cpu"
-        or not all(isinstance(part, DENSE) for part in leaves)
-        or shutil.which(os.environ.get("CXX", "g++")) is None
-    ):
+    task = clients.task
+    leaves = [part for part in task.module.modules() if not list(part.children())]
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if task.device.type != "cpu" or compiler is None or not all(isinstance(part, DENSE) for part in leaves):
         return False
+    block = clients.block or fitting(task, BLOCK_BYTES["cpu"])
     steps, products = 0, 0.0
-    for exchange, cohort in zip(exchanges, _cohorts(clients, exchanges, state), strict=True):
+    for exchange, cohort in zip(first.exchanges, _cohorts(clients, first), strict=True):
         cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
         for learner in exchange.chain if len(cohort) else ():
             plan = learner.plan(cohort)
             if plan.batch is None:  # a program for every largest client of a block: compiling would not end
                 return False
-            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, clients.block_size))
+            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, block))
             examples = cohort.sizes.clamp(max=plan.batch)
-            products += float((plan.steps * examples).sum()) * clients.task.width
-    return rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
+            products += float((plan.steps * examples).sum()) * task.width
+    return first.rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
 
 
 def block_size(run: Executor) -> int:
     """Clients learned at once: as many as fit the executor's bytes, and no piece of them is left over."""
-    row = run.task.width * run.task.dtype.itemsize
-    fits = max(1, min(1024, run.block_bytes // max(row, 1)))
-    return max(run.piece, fits // run.piece * run.piece)
+    return fitting(run.task, run.block_bytes, run.piece)
 
 
-def shared_block(clients: Simulation, exchanges: tuple[Exchange, ...], state: State) -> int:
-    """Clients learned at once where ranks share them: few enough that every rank has its share.
+def fitting(task: Task, block_bytes: int, piece: int = 1) -> int:
+    """How many rows of a task fit so many bytes: whole pieces, one at least, and at most 1024 rows."""
+    row = task.width * task.dtype.itemsize
+    fits = max(1, min(1024, block_bytes // max(row, 1)))
+    return max(piece, fits // piece * piece)
 
-    On a processor every rank gets four blocks, so that the largest clients, who stand in the first, do not keep all but
-    one waiting; on a GPU one, since a step takes about as long for many clients as for few.
+
+def shared_block(clients: Simulation, first: FirstRound) -> int | None:
+    """Clients learned at once where ranks share them, or several runs a GPU; None: as many as fit.
+
+    Every rank has its share: on a processor four blocks, so that the largest clients, who stand in the first, do not
+    keep all but one waiting; on a GPU one, since a step takes about as long for many clients as for few. Beside other
+    runs a block is twice its share: runs seldom need all their room at the same time.
     """
-    largest = max(map(len, _cohorts(clients, exchanges, state)), default=1)
-    fits = -(-largest // (clients.ranks.size * BLOCKS.get(clients.task.device.type, 1)))
-    whole = -(-fits // clients.run.piece) * clients.run.piece
-    return max(1, min(clients.block_size, whole))
+    device, fits = clients.task.device.type, block_size(clients.run)
+    if clients.ranks.size > 1:
+        largest = max(map(len, _cohorts(clients, first)), default=1)
+        share, piece = -(-largest // (clients.ranks.size * BLOCKS.get(device, 1))), clients.run.piece
+        return max(1, min(fits, -(-share // piece) * piece))
+    return max(1, 2 * fits // first.beside) if first.beside > 2 and device == "cuda" else None
 
 
-def _cohorts(clients: Simulation, exchanges: tuple[Exchange, ...], state: State) -> list[Cohort]:
-    """Who would be asked in each exchange of a round."""
+def _cohorts(clients: Simulation, first: FirstRound) -> list[Cohort]:
+    """Who would be asked in each exchange of the first round."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the round is run
-        return [exchange.select(state.memory, clients.everyone(state.round)) for exchange in exchanges]
+        everyone = clients.everyone(first.state.round)
+        return [exchange.select(first.state.memory, everyone) for exchange in first.exchanges]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from ..data import Federation, Split
-from ..errors import UsageError, require, unknown
+from ..errors import require
 from ..learn import Executor
 from ..method import Exchange, State
 from ..parts.attack import Attack
@@ -20,7 +20,7 @@ from ..stacks.draw import uniform
 from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
 from . import auto
-from .auto import EXECUTORS, ExecutorName
+from .auto import EXECUTORS, ExecutorName, FirstRound
 from .ranks import ALONE, Ranks
 from .workers import Workers, check_workers
 
@@ -41,6 +41,7 @@ class Simulation:
         workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
             are mixed in order, so the results are those of one.
         ranks: the processes that share the clients out among them; results are those of one with the same blocks.
+        first: what is known of the first round; `auto` then also decides whether compiling pays, and shared blocks.
     """
 
     federation: Federation
@@ -53,29 +54,22 @@ class Simulation:
     attack: Attack | None = None
     workers: int = 1
     ranks: Ranks = ALONE
+    first: InitVar[FirstRound | None] = None
     run: Executor = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, first: FirstRound | None) -> None:
         require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}")
-        if self.executor not in ("auto", *EXECUTORS):
-            raise unknown("executor", self.executor, ("auto", *EXECUTORS))
-        name = auto.chosen(self.task, self.federation) if self.executor == "auto" else self.executor
-        if self.executor in ("stacked", "compiled") and not auto.stackable(self.task, self.federation):
-            raise UsageError(
-                f"{type(self.task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
-                "or uses an operation without a batched form; use --executor looped"
-            )
-        object.__setattr__(self, "executor", name)
+        object.__setattr__(self, "executor", auto.executor_for(self, first))
         check_workers(self.workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
+        if self.block is None and first is not None:
+            object.__setattr__(self, "block", auto.shared_block(self, first))
 
     @cached_property
     def _train(self) -> Split:
         """The examples that are learned: with lies, where there are attackers."""
-        train = self.federation.train
-        return (
-            train if self.attack is None else self.attack.poisoned(train, self.attackers, len(self.federation.classes))
-        )
+        train, attack = self.federation.train, self.attack
+        return train if attack is None else attack.poisoned(train, self.attackers, len(self.federation.classes))
 
     @cached_property
     def block_size(self) -> int:
@@ -102,11 +96,6 @@ class Simulation:
         """Which clients attack, (clients,) bool; never those that are held out or have no data."""
         able = (self.federation.train.sizes > 0) & ~self.held_out_mask
         return torch.zeros_like(able) if self.attack is None else self.attack.attackers(self.seed, able)
-
-    @property
-    def scored_mask(self) -> Tensor:
-        """Whose scores count, (clients,) bool: those who are not held out, and honest."""
-        return ~self.held_out_mask & ~self.attackers
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data and are not held out."""

@@ -18,6 +18,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,16 @@ class Shelf:
 
     def copy(self, rows: OnDisk) -> Tensor:
         """The same stack in another file."""
-        path = self._new()
-        with said(path):
-            _copy(rows.path, path)
-        return self._mapped(path, tuple(rows.shape), rows.dtype)
+        return self._again(rows, lambda path: _copy(rows.path, path))
 
     def adopt(self, rows: OnDisk) -> Tensor:
         """A stack of another folder's, under a name of ours: it stays when the other folder lets it go."""
+        return self._again(rows, lambda path: link(rows, path))
+
+    def _again(self, rows: OnDisk, write: Callable[[Path], None]) -> Tensor:
         path = self._new()
         with said(path):
-            link(rows, path)
+            write(path)
         return self._mapped(path, tuple(rows.shape), rows.dtype)
 
     def _new(self) -> Path:
@@ -149,12 +150,12 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def said(path: Path):  # type: ignore[no-untyped-def]
+def said(path: Path) -> Iterator[None]:
     """A full or closed disk, in one line."""
     try:
         yield
     except OSError as error:
         raise UsageError(
-            f"cannot keep what clients keep in {path}: {error.strerror or error}; make room and go on with "
+            f"cannot write client state to {path}: {error.strerror or error}; make room and go on with "
             "`polycentric resume`, or begin without --state disk"
         ) from error

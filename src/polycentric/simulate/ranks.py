@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import TypeVar
 
@@ -36,7 +37,7 @@ from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 
 Part = TypeVar("Part")
-Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
+Empty = Callable[..., Tensor]  # (shape, dtype) -> room for a stack
 
 AHEAD = 4  # blocks a rank learns before answers are passed on: bounds what it holds, and evens out unequal blocks
 HEADER = 1 << 10  # bytes of a text that travel in one message
@@ -55,8 +56,6 @@ class Ranks:
     def first(self) -> bool:
         """Whether this rank writes the folder and speaks; the others are silent."""
         return self.rank == 0
-
-    # -- what is shared out --------------------------------------------------------------------------------
 
     def answers(
         self, blocks: Sequence[Cohort], learn: Callable[[Sequence[Cohort]], Iterator[Answer]]
@@ -94,8 +93,6 @@ class Ranks:
         arrived = block[parts["block"]["good"]] if "block" in parts else block
         return answer or Answer(arrived, parts["sent"], parts["kept"])
 
-    # -- what the first rank has read ----------------------------------------------------------------------
-
     def text(self, text: str = "", source: int = 0) -> str:
         """A text of one rank's, at all of them."""
         if self.size == 1:
@@ -130,8 +127,8 @@ class Ranks:
                 if self.rank == source:
                     there = parts[part][name]
                 else:
-                    make = empty if empty is not None and device == "cpu" else _empty_on(device)
-                    there = make(tuple(shape), getattr(torch, kind))
+                    make = empty if empty is not None and device == "cpu" else partial(torch.empty, device=device)
+                    there = make(tuple(shape), dtype=getattr(torch, kind))  # of several GPUs on the current one
                 self._send(there, source)
                 out[part][name] = there
         return out
@@ -143,8 +140,6 @@ class Ranks:
         parts = {"centers": state.centers, "kept": state.kept, "memory": state.memory}
         found = self.stacks(parts, 0, empty)
         return replace(state, **found, round=int(self.text(str(state.round))))
-
-    # -- keeping together ----------------------------------------------------------------------------------
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -193,11 +188,9 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            if "imed out" in str(error) or "imeout" in str(error):
-                said = f"one of the {self.size} ranks has said nothing for {self.wait:g} seconds"
-            else:
-                said = f"one of the {self.size} ranks was ended or has failed"
-            raise Lost(said) from error
+            silent = "imed out" in str(error) or "imeout" in str(error)
+            what = f"has said nothing for {self.wait:g} seconds" if silent else "was ended or has failed"
+            raise Lost(f"one of the {self.size} ranks {what}") from error
 
 
 ALONE = Ranks()
@@ -245,10 +238,7 @@ def own_device(name: str) -> str:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not name.startswith("cuda"):
         return name
-    require(
-        name == "cuda",
-        f"device '{name}' is one GPU, and there are several ranks: with --device cuda each takes the one of its number",
-    )
+    require(name == "cuda", f"device '{name}' is one GPU for several ranks: with --device cuda each takes its own")
     local, there = os.environ.get("LOCAL_RANK", "0"), torch.cuda.device_count()
     if not local.isdigit() or int(local) >= there:
         raise UsageError(
@@ -271,13 +261,6 @@ def dealt(work: Sequence[float], size: int) -> list[int]:
         load[out[block]] += work[block]
         count[out[block]] += 1
     return out
-
-
-def _empty_on(device: str) -> Empty:
-    def make(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)  # of several GPUs, the one that is current
-
-    return make
 
 
 def _sum_of_bits(rows: Tensor) -> int:

@@ -58,10 +58,7 @@ def check_workers(n: int, task: Task, x: Tensor) -> None:
     require(n >= 1, f"workers must be at least 1, got {n}")
     if n == 1:
         return
-    require(
-        task.device.type == "cpu",
-        f"workers are for the processor, and the device is {task.device}: leave them out, or use --device cpu",
-    )
+    require(task.device.type == "cpu", f"workers > 1 needs device=cpu, and the device is {task.device}")
     require(
         not draws(task, x),
         f"{type(task.module).__name__} draws random numbers by itself (dropout), from one generator that "

@@ -1,11 +1,5 @@
 """Many models as rows of one tensor, who hears whom, and the clients of an exchange."""
 
-from .cohort import Cohort as Cohort
-from .cohort import View as View
-from .mixing import Heard as Heard
-from .mixing import Links as Links
-from .mixing import Mixing as Mixing
-from .stack import WHOLE as WHOLE
-from .stack import Cut as Cut
-from .stack import Layout as Layout
-from .stack import Stacks as Stacks
+from .cohort import Cohort as Cohort, View as View
+from .mixing import Heard as Heard, Links as Links, Mixing as Mixing
+from .stack import WHOLE as WHOLE, Cut as Cut, Layout as Layout, Stacks as Stacks

@@ -14,29 +14,17 @@ A client's model is always `down @ centers`; from one round to the next clients 
     Alone   up  the identity, down the identity                                                   .   .  1/3 2/3
 """
 
-from .base import Topology as Topology
-from .base import Wires as Wires
-from .cells.edges import CellClusters as CellClusters
-from .cells.edges import Cells as Cells
-from .cells.edges import TwoLevel as TwoLevel
-from .clusters.candidates import Choice as Choice
-from .clusters.candidates import NewcomerAssignment as NewcomerAssignment
-from .clusters.candidates import Newcomers as Newcomers
-from .clusters.clustered import Clusters as Clusters
-from .clusters.clustered import inner_products as inner_products
-from .clusters.clustered import squared_distances as squared_distances
-from .clusters.seeding import Seeding as Seeding
-from .clusters.seeding import TrimmedSeeding as TrimmedSeeding
-from .clusters.splitting import Splitting as Splitting
-from .clusters.splitting import bipartition as bipartition
-from .clusters.splitting import similarities as similarities
-from .graphs.gossip import Gossip as Gossip
-from .graphs.gossip import Graph as Graph
-from .graphs.gossip import metropolis as metropolis
-from .graphs.gossip import weights_for as weights_for
+from .base import Topology as Topology, Wires as Wires
+from .cells.edges import CellClusters as CellClusters, Cells as Cells, TwoLevel as TwoLevel
+from .clusters.candidates import Choice as Choice, NewcomerAssignment as NewcomerAssignment, Newcomers as Newcomers
+from .clusters.clustered import (
+    Clusters as Clusters,
+    inner_products as inner_products,
+    squared_distances as squared_distances,
+)
+from .clusters.seeding import Seeding as Seeding, TrimmedSeeding as TrimmedSeeding
+from .clusters.splitting import Splitting as Splitting, bipartition as bipartition, similarities as similarities
+from .graphs.gossip import Gossip as Gossip, Graph as Graph, metropolis as metropolis, weights_for as weights_for
 from .graphs.matchings import Matchings as Matchings
-from .heads.related import Duals as Duals
-from .heads.related import TaskGraph as TaskGraph
-from .heads.related import TaskStar as TaskStar
-from .star import Alone as Alone
-from .star import Star as Star
+from .heads.related import Duals as Duals, TaskGraph as TaskGraph, TaskStar as TaskStar
+from .star import Alone as Alone, Star as Star

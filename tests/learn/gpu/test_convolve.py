@@ -13,10 +13,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from polycentric.learn.gpu import convolve as module
-from polycentric.learn.gpu.convolve import ConvShape, Frame, Tile, convolve
-from polycentric.learn.gpu.convolve import _Convolution as Convolution
-from polycentric.learn.gpu.convolve import _GradientInW as GradientInW
-from polycentric.learn.gpu.convolve import _GradientInX as GradientInX
+from polycentric.learn.gpu.convolve import (
+    ConvShape,
+    Frame,
+    Tile,
+    _Convolution as Convolution,
+    _GradientInW as GradientInW,
+    _GradientInX as GradientInX,
+    convolve,
+)
 from polycentric.learn.gpu.launch import has_triton
 from polycentric.learn.gpu.overrides import Overrides, use_gpu_kernels
 from support import interpreted_kernels

@@ -8,8 +8,7 @@ import networkx
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import polycentric as pc
 from polycentric.errors import UsageError
@@ -792,8 +791,8 @@ def test_the_clock_of_a_command():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: pc.Normalised(t_comp=-1), "Normalised.t_comp must be a number from 0 up, got -1"),
-        (lambda: pc.Delays(link=-0.3), "Delays.link must be a number from 0 up, got -0.3"),
+        (lambda: pc.Normalised(t_comp=-1), "Normalised.t_comp must be >= 0, got -1"),
+        (lambda: pc.Delays(link=-0.3), "Delays.link must be >= 0, got -0.3"),
         (lambda: pc.Physical(noise=0), "Physical.noise must be positive, got 0"),
         (lambda: pc.Physical(distance=(1.0, 0.0)), "Physical.distance must be positive"),
         (lambda: pc.Physical(cycles=0.0), "Physical.cycles must be positive, got 0"),

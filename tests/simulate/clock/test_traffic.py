@@ -3,8 +3,7 @@
 import networkx
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import polycentric
 from polycentric.learn import Train

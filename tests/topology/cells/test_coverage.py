@@ -7,15 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from polycentric import CellMap, CellRegions, CellTable, Overlap, RingCells, UsageError
 from polycentric.topology.cells.coverage import covered
-from polycentric.topology.cells.shapes import shared
-from polycentric.topology.cells.given import geometry
-from polycentric.topology.cells.shapes import Attached
-from polycentric.topology.cells.given import GivenCells
+from polycentric.topology.cells.given import GivenCells, geometry
+from polycentric.topology.cells.shapes import Attached, shared
 from support import valid
 
 LAW = settings(max_examples=40)

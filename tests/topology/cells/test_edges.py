@@ -96,7 +96,7 @@ def test_topology_show_of_clusters_has_no_more_centers_than_clients(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fedavg", "--png", "x.png"], "fedavg has neither edges nor a graph, so there is nothing to draw"),
+        (["fedavg", "--png", "x.png"], "fedavg has neither edges nor a graph to draw"),
         (["fedmes", "--rounds", "0,x"], "--rounds takes up to six whole numbers"),
         (["fedmes", "--set", "cells=map(radius=0.01)"], "set nearest=true"),
         (["fedmes", "--set", "cells=ringg"], "did you mean 'ring'?"),

@@ -1,8 +1,7 @@
 """Clusters: one-hot matrices, the E-step and the M-step, and the distances behind them."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, received
 from polycentric.topology import Clusters, Star, squared_distances

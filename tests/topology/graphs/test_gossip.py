@@ -6,8 +6,7 @@ import resource
 import networkx
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from matrices import LAW, close, everyone, exact, exchange, matrices
 from polycentric.errors import UsageError

@@ -36,8 +36,8 @@ from polycentric.runs.evaluate import consensus
 from polycentric.runs.start import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for
-from polycentric.topology.graphs.networks import MATCHA_16, Matched, Network, graph_for
 from polycentric.topology.graphs.gossip import doubly_stochastic
+from polycentric.topology.graphs.networks import MATCHA_16, Matched, Network, graph_for
 from support import everyone, model, small
 
 ALL = [

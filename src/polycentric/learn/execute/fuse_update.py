@@ -28,7 +28,7 @@ MOST = 0.5  # of the row that must be products for it to be worth while
 
 
 @dataclass(frozen=True)
-class Given:
+class Operand:
     """A tensor that a program gives; or one it would give as it was taken, seen in another way."""
 
     output: int | None
@@ -50,7 +50,7 @@ class RowUpdate:
     place: int  # which input
     columns: slice
     shape: tuple[int, ...]  # of the product
-    given: tuple[Given, ...]  # two factors, or the part
+    given: tuple[Operand, ...]  # two factors, or the part
 
     def __call__(self, flat: Sequence[Tensor], found: Sequence[Tensor]) -> None:
         """After the program has run."""
@@ -79,7 +79,7 @@ def fused_updates(traced: GraphModule) -> list[RowUpdate]:
             sides = [side for side in gradient.args if _is(side, aten.cat.default)]
             if len(sides) == 1:
                 (gradient,), (rest,) = sides, [side for side in gradient.args if side is not sides[0]]
-        if not (_is(gradient, aten.cat.default) and gradient.args[1] in (1, -1) and _is_row(place)):
+        if not (_is(gradient, aten.cat.default) and gradient.args[1] in (1, -1) and len(_shape(place)) == 2):
             continue
         if len(gradient.users) > 1:  # it is written anyway
             continue
@@ -120,16 +120,16 @@ def _times(graph: Graph, a: Any, b: Node) -> Node:
     return graph.call_function(aten.mul.Tensor, (a, b))
 
 
-def _given(node: Node, inputs: list[Node], still: list[Node], outputs: list[Node]) -> Given:
+def _given(node: Node, inputs: list[Node], still: list[Node], outputs: list[Node]) -> Operand:
     """How to come by a tensor: an output, unless it is an input that stays as it is, seen in another way."""
     source, root = _source(node), _root(node)
     if source not in still:
         moves = root in inputs and root not in still  # it would be read when it has been written
         outputs.append(node.graph.call_function(aten.clone.default, (node,)) if moves else node)
-        return Given(len(outputs) - 1)
+        return Operand(len(outputs) - 1)
     was = source.meta["val"]
     seen = _seen(node, torch.empty_strided(was.shape, was.stride(), device="meta"))
-    return Given(None, inputs.index(source), (tuple(seen.shape), seen.stride(), int(seen.storage_offset())))
+    return Operand(None, inputs.index(source), (tuple(seen.shape), seen.stride(), int(seen.storage_offset())))
 
 
 def _source(node: Node) -> Node:
@@ -165,10 +165,6 @@ def _product(part: Node) -> Node | None:
 
 def _is(node: Any, target: Any) -> bool:
     return isinstance(node, Node) and node.target is target
-
-
-def _is_row(node: Node) -> bool:
-    return len(_shape(node)) == 2
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from .launch import NUMBERS, Pair, backend, do, longer, on, pair, power, sides
+from .launch import NUMBERS, HeightWidth, backend, do, longer, on, pair, power, sides
 
 FRAMED = 64  # pixels of a frame that a program writes, with up to as many channels
 BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
@@ -31,13 +31,13 @@ BUSY = 528  # programs that keep a large GPU at work: four for each of its proce
 class ConvShape:
     """How pixels of the image and of the result belong together."""
 
-    image: Pair  # height and width of x
-    kernel: Pair
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
+    image: HeightWidth  # height and width of x
+    kernel: HeightWidth
+    stride: HeightWidth = (1, 1)
+    padding: HeightWidth = (0, 0)
 
     @property
-    def result(self) -> Pair:
+    def result(self) -> HeightWidth:
         """Height and width of y."""
         sides = zip(self.image, self.kernel, self.stride, self.padding, strict=True)
         height, width = ((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
@@ -45,7 +45,7 @@ class ConvShape:
 
 
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1, padding: int | Pair = 0
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | HeightWidth = 1, padding: int | HeightWidth = 0
 ) -> Tensor:
     """As `torch.nn.functional.conv2d`, or `conv1d` for three axes: (images, channels, height, width), one model.
 
@@ -67,7 +67,7 @@ def convolve(
     return y[:, :, 0] if flat else y
 
 
-class Call(NamedTuple):
+class ConvCall(NamedTuple):
     """The arguments of `torch.conv2d`."""
 
     input: Tensor
@@ -203,9 +203,9 @@ class Tile(NamedTuple):
 class Frame(NamedTuple):
     """Zeros around images: its height and width, where the first pixel lies, and how far it is to the next."""
 
-    size: Pair
-    first: Pair
-    step: Pair = (1, 1)
+    size: HeightWidth
+    first: HeightWidth
+    step: HeightWidth = (1, 1)
 
 
 def _product(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape) -> Tensor:
@@ -259,7 +259,7 @@ def gradient_in_x(g: Tensor, w: Tensor, how: ConvShape, tile: Tile | None = None
 
 
 def _multiply(
-    x: Tensor, frame: Frame, w: Tensor, b: Tensor | None, size: Pair, stride: Pair, tile: Tile | None
+    x: Tensor, frame: Frame, w: Tensor, b: Tensor | None, size: HeightWidth, stride: HeightWidth, tile: Tile | None
 ) -> Tensor:
     from . import kernels
 

@@ -35,30 +35,12 @@ import triton.language as tl
 
 @triton.jit
 def product(
-    x,
-    w,
-    b,
-    y,
-    rows,  # pixels of the result of one client: images * YH * YW
-    x_client,  # from client to client; 0 where all have the same
-    w_client,
-    b_client,
-    XC: tl.constexpr,  # channels, height and width of x, of y
-    XH: tl.constexpr,
-    XW: tl.constexpr,
-    YC: tl.constexpr,
-    YH: tl.constexpr,
-    YW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    BIASED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
+    # rows: pixels of the result of one client, images * YH * YW; x_client: from client to client, 0 where all share it
+    x, w, b, y, rows, x_client, w_client, b_client,
+    XC: tl.constexpr, XH: tl.constexpr, XW: tl.constexpr, YC: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, BIASED: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """x is (client, image, XH, XW, XC), w is (client, YC, KH, KW, XC), y is (client, image, YC, YH, YW).
 
     What a row of the kernel covers, KW * XC numbers, lies together in x and in w.
@@ -105,29 +87,13 @@ def product(
 
 @triton.jit(do_not_specialize=["clients"])  # one program, however many there are
 def weigh(
-    x,
-    g,
-    v,
-    rows,  # pixels of g of one client: images * GH * GW
-    part,  # how many of them a program adds up
-    clients,
-    x_client,
-    g_client,
-    XC: tl.constexpr,
-    XH: tl.constexpr,
-    XW: tl.constexpr,
-    GC: tl.constexpr,
-    GH: tl.constexpr,
-    GW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,  # of GC
-    BN: tl.constexpr,  # of XC * KH * KW
-    BK: tl.constexpr,  # of pixels
-):
+    # rows: pixels of g of one client, images * GH * GW, of which a program adds up `part`
+    # BM of GC, BN of XC * KH * KW, BK of pixels
+    x, g, v, rows, part, clients, x_client, g_client,
+    XC: tl.constexpr, XH: tl.constexpr, XW: tl.constexpr, GC: tl.constexpr, GH: tl.constexpr, GW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """x is (client, image, XC, XH, XW), g is (client, image, GC, GH, GW), v is (part, client, GC, XC, KH, KW).
 
     v is in float32. Here the sum is over pixels, so it is pixels that lie together in x and in g, and that threads side
@@ -164,24 +130,11 @@ def weigh(
 
 @triton.jit
 def multiply(
-    a,
-    b,
-    y,
-    tiles,  # programs for one client
-    a_client,  # from client to client; 0 where all have the same
-    b_client,
-    rows,  # of a and y
-    columns,  # of b and y
-    inner,
-    a_row,  # from row to row of a, from column to column; and so for b
-    a_column,
-    b_row,
-    b_column,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
+    # tiles: programs for one client; a_client: from client to client, 0 where all have the same
+    # rows of a and y, columns of b and y; a_row: from row to row of a, from column to column; and so for b
+    a, b, y, tiles, a_client, b_client, rows, columns, inner, a_row, a_column, b_row, b_column,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """a is (client, rows, inner), b is (client, inner, columns), y is (client, rows, columns)."""
     across = tl.cdiv(columns, BN)
     client = (tl.program_id(0) // tiles).to(tl.int64)
@@ -203,21 +156,11 @@ def multiply(
 
 @triton.jit
 def frame(
-    x,
-    y,
-    tiles,  # programs for one image
-    XC: tl.constexpr,
-    XH: tl.constexpr,
-    XW: tl.constexpr,
-    YH: tl.constexpr,
-    YW: tl.constexpr,
-    TOP: tl.constexpr,
-    LEFT: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    BC: tl.constexpr,
-    BP: tl.constexpr,
-):
+    # tiles: programs for one image
+    x, y, tiles,
+    XC: tl.constexpr, XH: tl.constexpr, XW: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, TOP: tl.constexpr,
+    LEFT: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+):  # fmt: skip
     """x is (image, XC, XH, XW), y is (image, YH, YW, XC): read pixel by pixel, written channel by channel."""
     CHANNELS: tl.constexpr = (XC + BC - 1) // BC
     image = (tl.program_id(0) // tiles).to(tl.int64)
@@ -241,18 +184,11 @@ def frame(
 
 @triton.jit
 def largest(
-    x,
-    y,
-    place,
-    n,  # windows in all
-    XH: tl.constexpr,
-    XW: tl.constexpr,
-    YH: tl.constexpr,
-    YW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
+    # n: windows in all
+    x, y, place, n,
+    XH: tl.constexpr, XW: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """x is (image, XH, XW), y and place are (image, YH, YW). The first of equals, and the last that is no number."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     x += first // (YH * YW) * (XH * XW)
@@ -274,18 +210,11 @@ def largest(
 
 @triton.jit
 def gather(
-    u,
-    place,
-    y,
-    n,  # windows in all
-    XH: tl.constexpr,
-    XW: tl.constexpr,
-    YH: tl.constexpr,
-    YW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
+    # n: windows in all
+    u, place, y, n,
+    XH: tl.constexpr, XW: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """u is (image, XH, XW), place and y are (image, YH, YW)."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     u += first // (YH * YW) * (XH * XW)
@@ -300,18 +229,11 @@ def gather(
 
 @triton.jit
 def spread(
-    g,
-    place,
-    u,
-    n,  # pixels in all
-    XH: tl.constexpr,
-    XW: tl.constexpr,
-    YH: tl.constexpr,
-    YW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
+    # n: pixels in all
+    g, place, u, n,
+    XH: tl.constexpr, XW: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """g and place are (image, YH, YW), u is (image, XH, XW); pixels that are in no window are zero."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     image = first // (XH * XW) * (YH * YW)
@@ -329,21 +251,10 @@ def spread(
 
 @triton.jit
 def move(
-    w,
-    v,
-    g,
-    lr,
-    n,  # numbers of one client
-    tiles,  # programs for one client
-    w_client,
-    v_client,
-    g_client,  # 0 where all have the same
-    beta,
-    decay,
-    MOMENTUM: tl.constexpr,
-    DECAYS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    # n: numbers of one client; tiles: programs for one client; g_client: 0 where all have the same
+    w, v, g, lr, n, tiles, w_client, v_client, g_client, beta, decay,
+    MOMENTUM: tl.constexpr, DECAYS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """v <- beta v + g + decay w, w <- w - lr v: some columns of every client's row, in place."""
     client = (tl.program_id(0) // tiles).to(tl.int64)
     k = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)

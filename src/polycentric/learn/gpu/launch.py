@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-Pair = tuple[int, int]
+HeightWidth = tuple[int, int]
 Backend = Literal["torch", "triton"]
 
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
@@ -51,13 +51,13 @@ def longer(stack: Tensor, axis: int | None, n: int) -> Tensor:
     return stack.flatten(0, 1)
 
 
-def pair(n: Any) -> Pair:
+def pair(n: Any) -> HeightWidth:
     """As torch reads it: one number is for both sides, a sequence of one as well."""
     both = (n,) if isinstance(n, int) else tuple(n)
     return (both[0], both[-1])
 
 
-def sides(images: Tensor) -> Pair:
+def sides(images: Tensor) -> HeightWidth:
     """Height and width."""
     return images.shape[-2], images.shape[-1]
 

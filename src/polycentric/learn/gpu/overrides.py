@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from .convolve import Call, convolve
+from .convolve import ConvCall, convolve
 from .launch import has_triton
 from .linear import LinearCall, dense
 from .pools import PoolCall, pool
@@ -40,7 +40,7 @@ class Overrides(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.conv2d or func is torch.conv1d:
-            call = Call(*args, **kwargs)
+            call = ConvCall(*args, **kwargs)
             if call.ours(4 if func is torch.conv2d else 3):
                 return convolve(call.input, call.weight, call.bias, call.stride, call.padding)
         elif func in POOLS:

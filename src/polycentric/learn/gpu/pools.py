@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from .launch import NUMBERS, Pair, able, do, on, pair, sides
+from .launch import NUMBERS, HeightWidth, able, do, on, pair, sides
 
 LARGEST = 64  # pixels in a window: a program goes over them one by one
 BLOCK = 1024  # pixels that a program writes
 
 
-def pool(x: Tensor, window: int | Pair) -> Tensor:
+def pool(x: Tensor, window: int | HeightWidth) -> Tensor:
     """As `torch.nn.functional.max_pool2d(x, window)`, for (..., height, width)."""
     y, _ = _Pool.apply(x, pair(window))  # type: ignore[no-untyped-call]
     return torch.as_tensor(y)
@@ -64,11 +64,11 @@ class _Pool(Function):
     """The largest of every window, and its place there."""
 
     @staticmethod
-    def forward(x: Tensor, window: Pair) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return _largest(x, window)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Pair], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, HeightWidth], output: tuple[Tensor, Tensor]) -> None:
         x, ctx.window = inputs
         ctx.image = sides(x)
         ctx.mark_non_differentiable(output[1])
@@ -81,7 +81,7 @@ class _Pool(Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, window: Pair
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, window: HeightWidth
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         return _Pool.apply(_first(x, in_dims[0]), window), (0, 0)  # type: ignore[no-untyped-call]
 
@@ -90,13 +90,13 @@ class _Chosen(Function):
     """Linear in its first operand; the places in the second are what they are."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Pair, Pair], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, HeightWidth, HeightWidth], output: Tensor) -> None:
         _, place, ctx.window, ctx.image = inputs
         ctx.save_for_backward(place)
 
     @classmethod
     def batched(
-        cls, info: Any, in_dims: tuple[int | None, ...], a: Tensor, place: Tensor, *how: Pair
+        cls, info: Any, in_dims: tuple[int | None, ...], a: Tensor, place: Tensor, *how: HeightWidth
     ) -> tuple[Tensor, int]:
         """More images; whichever of the two all share is seen many times."""
         a, place = (
@@ -110,7 +110,7 @@ class _Spread(_Chosen):
     """The gradient of < g, gather(x) > in x: g at the chosen pixels, zero elsewhere."""
 
     @staticmethod
-    def forward(g: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:  # type: ignore[override]
+    def forward(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
         return _spread(g, place, window, image)
 
     @staticmethod
@@ -126,7 +126,7 @@ class _Gather(_Chosen):
     """The chosen pixels."""
 
     @staticmethod
-    def forward(u: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:  # type: ignore[override]
+    def forward(u: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
         return _gather(u, place, window)
 
     @staticmethod
@@ -145,7 +145,7 @@ def _first(stack: Tensor, axis: int | None) -> Tensor:
 # -- what torch does, and what our kernels do -----------------------------------------------------------------
 
 
-def _largest(x: Tensor, window: Pair) -> tuple[Tensor, Tensor]:
+def _largest(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:
     if _by_kernel(x):
         return largest(x, window)
     (kh, kw), width = window, x.shape[-1]
@@ -154,7 +154,7 @@ def _largest(x: Tensor, window: Pair) -> tuple[Tensor, Tensor]:
     return y.view(*x.shape[:-2], *y.shape[-2:]), place.view(*x.shape[:-2], *y.shape[-2:])
 
 
-def _spread(g: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:
+def _spread(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:
     if _by_kernel(g):
         return spread(g, place, window, image)
     u, (kh, kw) = g.new_zeros(*g.shape[:-2], *image), window
@@ -163,13 +163,13 @@ def _spread(g: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:
     return u
 
 
-def _gather(u: Tensor, place: Tensor, window: Pair) -> Tensor:
+def _gather(u: Tensor, place: Tensor, window: HeightWidth) -> Tensor:
     if _by_kernel(u):
         return gather(u, place, window)
     return _windows(u, window).flatten(-2).gather(-1, place[..., None].long())[..., 0]
 
 
-def largest(x: Tensor, window: Pair) -> tuple[Tensor, Tensor]:
+def largest(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:
     """The largest of every window and its place there, by our kernel."""
     from . import kernels
 
@@ -183,7 +183,7 @@ def largest(x: Tensor, window: Pair) -> tuple[Tensor, Tensor]:
     return y, place
 
 
-def gather(u: Tensor, place: Tensor, window: Pair) -> Tensor:
+def gather(u: Tensor, place: Tensor, window: HeightWidth) -> Tensor:
     """The chosen pixels, by our kernel."""
     from . import kernels
 
@@ -195,7 +195,7 @@ def gather(u: Tensor, place: Tensor, window: Pair) -> Tensor:
     return y
 
 
-def spread(g: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:
+def spread(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:
     """The gradient, by our kernel: every pixel of the image is written once."""
     from . import kernels
 
@@ -207,7 +207,7 @@ def spread(g: Tensor, place: Tensor, window: Pair, image: Pair) -> Tensor:
     return u
 
 
-def _windows(x: Tensor, window: Pair) -> Tensor:
+def _windows(x: Tensor, window: HeightWidth) -> Tensor:
     """(..., rows of windows, windows in a row, kernel height, kernel width), seen and not copied."""
     (kh, kw), (height, width) = window, sides(x)
     rows, columns = height // kh, width // kw

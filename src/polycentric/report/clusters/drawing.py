@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import require
 from ...runs.loop import Run
-from ...runs.metrics import Floats, Ints
+from ...runs.metrics import Integers, Reals
 from ...stacks.draw import uniform
 from ...stacks.stack import Stacks
 from ..figure import colour, heat, panels
@@ -80,7 +80,7 @@ def draw_map(seen: Looks, path: Path, *, seed: int = 0) -> bool:
     return True
 
 
-def scatter(axis: Any, at: Floats, seen: Looks) -> None:
+def scatter(axis: Any, at: Reals, seen: Looks) -> None:
     """Clients as points: a colour for each cluster, a mark for each known group."""
     groups = seen.group if seen.group is not None else np.zeros(len(at), dtype=np.int64)
     for k in np.unique(seen.place):
@@ -131,7 +131,7 @@ def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, 
     return True
 
 
-def _tile(picture: Tensor | None, shape: tuple[int, ...], frame: str) -> Floats:
+def _tile(picture: Tensor | None, shape: tuple[int, ...], frame: str) -> Reals:
     """One example with a frame, (height + 4, width + 4, 3); a grey one is drawn dark on white."""
     channels, height, width = shape
     tile = np.ones((height + 4, width + 4, 3))
@@ -205,9 +205,9 @@ class SplitSeen:
 
     round: int
     center: int
-    members: Ints  # (m,) clients that were there
-    child: Ints  # (m,) the center each went to
-    alike: Floats  # (m, m) cosines of their updates
+    members: Integers  # (m,) clients that were there
+    child: Integers  # (m,) the center each went to
+    alike: Reals  # (m, m) cosines of their updates
 
 
 def splits(memory: Stacks) -> list[SplitSeen]:
@@ -242,7 +242,7 @@ def draw_splits(memory: Stacks, path: Path, *, most: int = 5) -> bool:
     return True
 
 
-def _pair(left: Any, right: Any, alike: Floats, place: Ints, between: tuple[float, float]) -> Any:
+def _pair(left: Any, right: Any, alike: Reals, place: Integers, between: tuple[float, float]) -> Any:
     """A heat map of similarities, ordered by place, and their tree with a mark for the place of everyone."""
     from scipy.cluster.hierarchy import dendrogram, linkage
     from scipy.spatial.distance import squareform

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import UsageError, require
 from ...method import State
 from ...runs.loop import Run, trainer_of
-from ...runs.metrics import Floats, Ints
+from ...runs.metrics import Integers, Reals
 from ...stacks.draw import seed_of, uniform
 from ...topology import inner_products, similarities
 from ...topology.clusters.clustered import agreement, shared_information
@@ -28,13 +28,13 @@ class Looks:
     """The clients that have data, their clusters, and the inner products of what they learn."""
 
     index: Tensor  # (m,) which clients
-    place: Ints  # (m,) the center of each
-    gram: Floats  # (m, m) of their models, moved to the mean
-    group: Ints | None = None  # (m,) known groups, to judge by
+    place: Integers  # (m,) the center of each
+    gram: Reals  # (m, m) of their models, moved to the mean
+    group: Integers | None = None  # (m,) known groups, to judge by
     group_names: tuple[str, ...] = ()
 
 
-def places_of(run: Run) -> Ints:
+def places_of(run: Run) -> Integers:
     """Every client's center at the end of a run; a UsageError where clients have none."""
     found = run.method.at(run.state.round)[-1].topology.assignment(run.state.memory)
     if found is None:
@@ -42,7 +42,7 @@ def places_of(run: Run) -> Ints:
             f"a run of {run.method.name} has no clusters to show: its clients are not assigned to one of several "
             "centers; fesem, ifca, cfl and tkm do so (`polycentric methods`)"
         )
-    places: Ints = found.cpu().numpy()
+    places: Integers = found.cpu().numpy()
     return places
 
 
@@ -129,7 +129,7 @@ def _centers(state: State) -> Tensor:
     return state.centers["model"]
 
 
-def matched(labels: Any, reference: Any) -> Ints:
+def matched(labels: Any, reference: Any) -> Integers:
     """The labels renamed so that they agree with a reference on as many clients as possible.
 
     The Hungarian method on the table of overlaps: labels and colours stay with their clients from round to round and
@@ -155,15 +155,15 @@ def matched(labels: Any, reference: Any) -> Ints:
     return new[own]
 
 
-def squared_distances(gram: Floats) -> Floats:
+def squared_distances(gram: Reals) -> Reals:
     """|x_i - x_j|^2 = G_ii - 2 G_ij + G_jj, never below zero."""
     own = np.diag(gram)
-    out: Floats = np.clip(own[:, None] - 2 * gram + own[None], 0, None)
+    out: Reals = np.clip(own[:, None] - 2 * gram + own[None], 0, None)
     np.fill_diagonal(out, 0.0)
     return out
 
 
-def intra_cluster_distance(gram: Floats, place: Ints) -> float:
+def intra_cluster_distance(gram: Reals, place: Integers) -> float:
     """FeSEM's objective, 1/m sum_i |x_i - mean of its cluster|^2, from inner products."""
     total = 0.0
     for k in np.unique(place):
@@ -172,7 +172,7 @@ def intra_cluster_distance(gram: Floats, place: Ints) -> float:
     return max(0.0, total) / max(1, len(place))
 
 
-def principal(gram: Floats, n: int = 2) -> tuple[Floats, Floats]:
+def principal(gram: Reals, n: int = 2) -> tuple[Reals, Reals]:
     """(coordinates (m, n), share of the variance of each): PCA of rows by their inner products.
 
     With J = I - 11^T/m and J G J = U S U^T, the coordinates are U S^(1/2). The largest entry of every column is
@@ -192,7 +192,7 @@ def principal(gram: Floats, n: int = 2) -> tuple[Floats, Floats]:
     return found, np.pad(share, (0, n - len(share)))
 
 
-def neighbours(gram: Floats, seed: int = 0) -> Floats:
+def neighbours(gram: Reals, seed: int = 0) -> Reals:
     """t-SNE of rows by their distances, (m, 2); begun from the PCA, so that one seed gives one picture."""
     from sklearn.manifold import TSNE
 
@@ -204,11 +204,11 @@ def neighbours(gram: Floats, seed: int = 0) -> Floats:
     tsne = TSNE(
         metric="precomputed", init=first, perplexity=perplexity, random_state=seed_of(seed, "t-sne") % (1 << 32)
     )
-    found: Floats = np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
+    found: Reals = np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
     return found
 
 
-def cosines(rows: Tensor) -> Floats:
+def cosines(rows: Tensor) -> Reals:
     """alpha_ij = <d_i, d_j> / |d_i| |d_j|, in float64; 0 where an update is zero."""
-    found: Floats = similarities(rows).numpy()
+    found: Reals = similarities(rows).numpy()
     return found

@@ -5,21 +5,13 @@ seconds.py   how exchanges become time: synchronous rounds, deadlines, neighbour
 kinds.py     clocks: Normalised, Delays, Physical
 """
 
-from .kinds import Delays, Normalised, Physical
-from .seconds import Clock, Punctual, check, load_of
-from .traffic import Hops, Load, Pairs, Traffic, traffic
-
-__all__ = [
-    "Clock",
-    "Delays",
-    "Hops",
-    "Load",
-    "Normalised",
-    "Pairs",
-    "Physical",
-    "Punctual",
-    "Traffic",
-    "check",
-    "load_of",
-    "traffic",
-]
+from .kinds import Delays as Delays, Normalised as Normalised, Physical as Physical
+from .seconds import Clock as Clock, Punctual as Punctual, check as check
+from .traffic import (
+    Hops as Hops,
+    Load as Load,
+    Pairs as Pairs,
+    Traffic as Traffic,
+    load_of as load_of,
+    traffic as traffic,
+)

@@ -16,7 +16,7 @@ from ...topology.base import Direction
 from .seconds import Clock
 from .traffic import Hops, Load, Pairs
 
-Table = float | tuple[float, ...] | tuple[tuple[float, ...], ...]  # for all, one a client, or clients x edges
+PerClient = float | tuple[float, ...] | tuple[tuple[float, ...], ...]  # for all, one a client, or clients x edges
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,7 @@ class Normalised(Clock):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("t_edge", "t_comp", "t_c"):
-            _not_negative(self, name)
-
-    @property
-    def t_cloud(self) -> float:
-        """A trip to the cloud."""
-        return self.t_c * self.t_edge
+        _check(self, "t_edge", "t_comp", "t_c")
 
     def at_client(self, load: Load) -> Tensor:
         """t_comp."""
@@ -53,7 +47,7 @@ class Normalised(Clock):
     def on_link(self, load: Load, way: Direction, pairs: Pairs) -> Tensor:
         """Half a trip, by the models moved."""
         near = load.exchange.topology.wires.near and not load.cloud
-        return (self.t_edge if near else self.t_cloud) / 2 * self._models(load, pairs)
+        return (self.t_edge if near else self.t_c * self.t_edge) / 2 * self._models(load, pairs)
 
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """A trip, by the models moved."""
@@ -84,8 +78,7 @@ class Delays(Clock):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("compute", "link", "spread", "jitter"):
-            _not_negative(self, name)
+        _check(self, "compute", "link", "spread", "jitter")
 
     def at_client(self, load: Load) -> Tensor:
         """tau c_k."""
@@ -148,7 +141,7 @@ class Physical(Clock):
     """
 
     cycles: float | None = None
-    frequency: Table = 2e9
+    frequency: PerClient = 2e9
     bandwidth_up: float = 1e6
     bandwidth_down: float = 5e6
     power_up: float = 0.2
@@ -156,7 +149,7 @@ class Physical(Clock):
     noise: float = 4e-21
     gain: float = 0.0295
     exponent: float = 3.76
-    distance: Table = 500.0
+    distance: PerClient = 500.0
     fading: bool = False
     frequency_spread: float = 0.5
     distance_spread: float = 0.5
@@ -166,24 +159,16 @@ class Physical(Clock):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("bandwidth_up", "bandwidth_down", "power_up", "power_down", "noise", "gain", "wire"):
-            _positive(self, name)
+        positive = ("bandwidth_up", "bandwidth_down", "power_up", "power_down", "noise", "gain", "wire")
+        _check(self, *positive, "cycles", "cloud_distance", positive=True)
+        _check(self, "exponent", "frequency_spread", "distance_spread", "latency")
         for name in ("frequency", "distance"):
             value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
-            require(
-                value.numel() > 0 and bool((value > 0).all() and value.isfinite().all()),
-                f"Physical.{name} must be positive, got {getattr(self, name)}",
-            )
-            most = 2 if name == "distance" else 1
-            require(
-                value.dim() <= most,
-                f"Physical.{name} is one number, or one for each client{', or clients x edges' * (most > 1)}",
-            )
-        for name in ("exponent", "frequency_spread", "distance_spread", "latency"):
-            _not_negative(self, name)
-        for name in ("cycles", "cloud_distance"):
-            if getattr(self, name) is not None:
-                _positive(self, name)
+            good = value.numel() > 0 and bool((value > 0).all() and value.isfinite().all())
+            require(good, f"Physical.{name} must be positive, got {getattr(self, name)}")
+            more = ", or clients x edges" if name == "distance" else ""
+            fits = value.dim() <= (2 if more else 1)
+            require(fits, f"Physical.{name} is one number, or one for each client{more}")
 
     def at_client(self, load: Load) -> Tensor:
         """c examples / f."""
@@ -262,14 +247,11 @@ def _own(seed: int, name: str, n_clients: int) -> Tensor:
     return normal(seed, name, torch.arange(n_clients))
 
 
-def _not_negative(clock: Clock, name: str) -> None:
-    value = getattr(clock, name)
-    require(0 <= value < math.inf, f"{type(clock).__name__}.{name} must be a number from 0 up, got {value}")
-
-
-def _positive(clock: Clock, name: str) -> None:
-    value = getattr(clock, name)
-    require(0 < value < math.inf, f"{type(clock).__name__}.{name} must be positive, got {value}")
+def _check(clock: Clock, *names: str, positive: bool = False) -> None:
+    for name in names:
+        value = getattr(clock, name)
+        good = value is None or (0 < value < math.inf if positive else 0 <= value < math.inf)
+        require(good, f"{type(clock).__name__}.{name} must be {'positive' if positive else '>= 0'}, got {value}")
 
 
 register(Clock, "physical", Physical)

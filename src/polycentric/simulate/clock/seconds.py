@@ -32,7 +32,7 @@ from torch import Tensor
 
 from ...errors import require
 from ...method import Exchange, Method, State
-from ...round import Answer, Clients, Trip
+from ...round import Answer, Clients
 from ...stacks.cohort import Cohort
 from ...topology.base import Direction
 from .traffic import Hops, Load, Pairs, largest
@@ -51,10 +51,8 @@ class Clock(ABC):
     broadcast: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            self.deadline is None or self.deadline > 0,
-            f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}",
-        )
+        good = self.deadline is None or self.deadline > 0
+        require(good, f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}")
 
     @abstractmethod
     def at_client(self, load: Load) -> Tensor:
@@ -72,16 +70,12 @@ class Clock(ABC):
     def at_cloud(self, load: Load) -> float:
         """Seconds that edges and cloud take after their clients are done."""
 
-    # -- the same for every clock --------------------------------------------------------------------------
-
     def needs(self, load: Load) -> Tensor:
         """Seconds from the center's first word to the client's last, (cohort,)."""
         down, up = load.down(), load.up()
-        return (
-            largest(len(load.cohort), down.client, self.on_link(load, "down", down))
-            + self.at_client(load)
-            + largest(len(load.cohort), up.client, self.on_link(load, "up", up))
-        )
+        heard = largest(len(load.cohort), down.client, self.on_link(load, "down", down))
+        said = largest(len(load.cohort), up.client, self.on_link(load, "up", up))
+        return heard + self.at_client(load) + said
 
     def late(self, load: Load) -> Tensor:
         """Who of the cohort will miss the deadline, (cohort,) bool; known beforehand."""
@@ -155,14 +149,7 @@ class Punctual:
         return self.clients.answers(exchange, state, cohort[~late] if bool(late.any()) else cohort)
 
 
-def load_of(trip: Trip, parameters: int) -> Load:
-    """What was asked in a trip."""
-    return Load(trip.exchange, trip.before, trip.cohort, parameters)
-
-
 def check(clock: Clock, method: Method) -> None:
     """Refuse a deadline where there is nobody who waits."""
-    require(
-        clock.deadline is None or not any(exchange.topology.at_home for exchange in method.exchanges),
-        f"a deadline needs a center that waits, and {method.name} has none: leave deadline out of the clock",
-    )
+    good = clock.deadline is None or not any(exchange.topology.at_home for exchange in method.exchanges)
+    require(good, f"a deadline needs a center that waits, and {method.name} has none: leave deadline out of the clock")

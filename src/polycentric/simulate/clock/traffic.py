@@ -7,7 +7,7 @@ that lives at its client talks to it for nothing. Where a cloud averages the cen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,13 +33,7 @@ class Traffic:
     from_cloud: int = 0  # of `down`: to edges
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.down + other.down,
-            self.up + other.up,
-            self.between + other.between,
-            self.to_cloud + other.to_cloud,
-            self.from_cloud + other.from_cloud,
-        )
+        return Traffic(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def links(self) -> dict[str, int]:
@@ -109,22 +103,16 @@ class Load:
     @cached_property
     def fetched(self) -> list[Messages]:
         """What comes down, one for each name."""
-        out = []
-        for name in self.exchange.receives:
-            mixing = self.exchange.topology.down(self.state.memory, self.cohort, name)
-            client, center, numbers = self._messages("down", name, mixing)
-            out.append(Messages(client, center, numbers))
-        return out
+        down, memory = self.exchange.topology.down, self.state.memory
+        names = self.exchange.receives
+        return [Messages(*self._messages("down", name, down(memory, self.cohort, name))) for name in names]
 
     @cached_property
     def sent(self) -> list[Messages]:
         """What goes up to be mixed, one for each name."""
-        out = []
-        for name in self.exchange.sends:
-            mixing = self.exchange.up(self.state.memory, self.cohort, name)
-            center, client, numbers = self._messages("up", name, mixing)
-            out.append(Messages(client, center, numbers))
-        return out
+        up, memory = self.exchange.up, self.state.memory
+        links = [self._messages("up", name, up(memory, self.cohort, name)) for name in self.exchange.sends]
+        return [Messages(client, center, size) for center, client, size in links]
 
     @cached_property
     def told(self) -> int:
@@ -203,13 +191,18 @@ def largest(n: int, place: Tensor, size: Tensor) -> Tensor:
     return torch.zeros(n, dtype=torch.float64).scatter_reduce(0, place, size, "amax")
 
 
+def load_of(trip: Trip, parameters: int = 0) -> Load:
+    """What was asked in a trip."""
+    return Load(trip.exchange, trip.before, trip.cohort, parameters)
+
+
 def traffic(trip: Trip, broadcast: bool = False, asked: Load | None = None) -> Traffic:
     """The bytes of one exchange: everyone asked receives, who arrived has sent.
 
     `broadcast`: what a center sends to several clients counts once. `asked`: the load of those who were asked, where
     it is known already.
     """
-    asked = asked or Load(trip.exchange, trip.before, trip.cohort, 0)
+    asked = asked or load_of(trip)
     everybody = len(trip.arrived) == len(trip.cohort)  # in another order, perhaps
     came = asked if everybody else Load(trip.exchange, trip.before, trip.arrived, 0)
     home = trip.exchange.topology.at_home

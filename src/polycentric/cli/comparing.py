@@ -7,7 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Jobs, Quiet, RunFolders, interruptible, of_settings, settings_of
+from .options import AsJson, Device, Jobs, Quiet, RunFolders, interruptible, of_settings, settings_of
+
+RUNS_FOLDER = "Folder for the runs; finished ones in it are not run again."
+OVER = "rounds, seconds (simulated), bytes, bytes_up, bytes_down"
+RunsFolder = Annotated[Path, typer.Option(help=RUNS_FOLDER)]
+Figure = Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")]
 
 
 @of_settings(without=("seed",))
@@ -15,9 +20,7 @@ def compare(
     methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
     options: dict[str, Any],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder for the runs; finished ones in it are not run again.")] = Path(
-        "runs/compare"
-    ),
+    out: RunsFolder = Path("runs/compare"),
     jobs: Jobs = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -28,11 +31,9 @@ def compare(
 
     Example: polycentric compare nofed fedavg fedprox --data digits --partition rotations=4 --seeds 5
     """
-    from ..runs.compare import compared, known
+    from ..runs.grid import compared, known
     from ..runs.settings import pairs
-    from .screen import counting, tell
-    from .screen import out as screen
-    from .tabulate import comparison_table
+    from .screen import comparison_table, counting, stdout, tell
 
     methods, own = list(dict.fromkeys(methods)), pairs(options.pop("set", []))
     names = {method: _method_of(method) for method in methods}
@@ -47,7 +48,7 @@ def compare(
     if as_json:
         tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
         return
-    screen.print(comparison_table(rows, seeds, cells[0]))
+    stdout.print(comparison_table(rows, seeds, cells[0]))
 
 
 def _method_of(name: str) -> str:
@@ -72,9 +73,7 @@ def _all_used(methods: Any, settings: dict[str, Any]) -> None:
 def sweep(
     config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists.")],
     options: dict[str, Any],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs; finished ones in it are not run again.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=RUNS_FOLDER)] = None,
     jobs: Jobs = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -94,9 +93,8 @@ def sweep(
       "set.lr" = [0.03, 0.1, 0.3]
     """
     from ..runs.grid import run_cells
-    from .screen import counting, tell
-    from .screen import out as screen
-    from .tabulate import grid_of, sweep_table
+    from .options import grid_of
+    from .screen import counting, stdout, sweep_table, tell
 
     points, cells = grid_of(config, options)
     folder = out or Path("runs") / f"sweep-{config.stem}"
@@ -106,19 +104,17 @@ def sweep(
     if as_json:
         tell({"config": str(config), "grid": list(points[0]), "runs": rows})
         return
-    screen.print(sweep_table(rows, list(points[0])))
+    stdout.print(sweep_table(rows, list(points[0])))
 
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A table; without a name they are listed.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for NAME.md and NAME.json.")] = Path("docs/results"),
-    runs: Annotated[Path, typer.Option(help="Folder for the runs; finished ones are not run again.")] = Path(
-        "runs/reproduce"
-    ),
+    runs: RunsFolder = Path("runs/reproduce"),
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every cell. [default: as the table says]")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run only rows whose setting contains this word.")] = None,
     cached: Annotated[bool, typer.Option("--cached", help="Run nothing; write the table from finished runs.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    device: Device = "auto",
     jobs: Jobs = 1,
     quiet: Quiet = False,
 ) -> None:
@@ -126,11 +122,10 @@ def reproduce(
     from ..errors import unknown
     from ..reproduce import TABLES, reproduce_table
     from .listing import list_tables
-    from .screen import counting, say
-    from .screen import out as screen
+    from .screen import counting, say, stdout
 
     if name is None:
-        screen.print(list_tables())
+        stdout.print(list_tables())
         return
     if name not in TABLES:
         raise unknown("table", name, TABLES)
@@ -139,17 +134,8 @@ def reproduce(
         return counting(name or "", total, quiet)
 
     with interruptible():
-        written = reproduce_table(
-            TABLES[name],
-            out,
-            runs,
-            seeds=seeds,
-            only=only or [],
-            cached=cached,
-            device=device,
-            jobs=jobs,
-            bar=bar,
-        )
+        how: dict[str, Any] = {"cached": cached, "device": device, "jobs": jobs, "bar": bar}
+        written = reproduce_table(TABLES[name], out, runs, seeds=seeds, only=only or [], **how)
     say(f"written: {written.path}")
     if written.missing:
         some = "; ".join(written.missing[:8]) + (" ..." if len(written.missing) > 8 else "")
@@ -160,14 +146,9 @@ def reproduce(
 
 def curves(
     runs: RunFolders,
-    over: Annotated[
-        str,
-        typer.Option(
-            help="rounds, seconds (simulated), bytes, bytes_up, bytes_down; several with commas, a panel each."
-        ),
-    ] = "rounds",
+    over: Annotated[str, typer.Option(help=f"{OVER}; several with commas, a panel each.")] = "rounds",
     metric: Annotated[str, typer.Option(help="A number of metrics.jsonl.")] = "micro_accuracy",
-    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("curves.png"),
+    out: Figure = Path("curves.png"),
     log: Annotated[bool, typer.Option("--log", help="A logarithmic axis of rounds, seconds or bytes.")] = False,
 ) -> None:
     """Draw learning curves of runs beside each other; runs that differ only in their seed become one band.
@@ -189,7 +170,7 @@ def curves(
 
 def participation(
     runs: RunFolders,
-    out: Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or .pdf.")] = Path("participation.png"),
+    out: Figure = Path("participation.png"),
 ) -> None:
     """Draw how often clients of runs took part, and how unequal that is; runs that differ in their seed count as one.
 
