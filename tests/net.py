@@ -199,7 +199,18 @@ def ranks(folder: Path) -> dict[str, Any]:
 def grids(folder: Path) -> dict[str, Any]:
     """The names of finished runs of `compare` and `sweep`."""
     few = ["--data", "digits", "--clients", "6", "--rounds", "1", "--device", "cpu"]
-    words = ["--seeds", "2", "--set", "mu=0.3", "--set", "k=2", "--attack", "nan(share=0.2)", "--clock", "delays(link=2)"]
+    words = [
+        "--seeds",
+        "2",
+        "--set",
+        "mu=0.3",
+        "--set",
+        "k=2",
+        "--attack",
+        "nan(share=0.2)",
+        "--clock",
+        "delays(link=2)",
+    ]
     command("compare", "nofed", "fedprox", "fesem", *few, *words, "--out", str(folder / "compare"), "--quiet")
     cells = folder / "cells.csv"
     cells.write_text("client,edge\n" + "".join(f"{k},{e}\n" for k in range(6) for e in {k % 2, k // 3}), "utf-8")

@@ -45,8 +45,6 @@ BUSY = 300  # seconds that ranks get where they take a few: other tests may have
 pytestmark = pytest.mark.timeout(4 * BUSY)  # so that it is said what ranks wrote until then
 
 
-
-
 def other(folder: str, name: str) -> Any:
     """Another file of the tests."""
     spec = importlib.util.spec_from_file_location(f"beside_{name}", ROOT / "tests" / folder / f"{name}.py")

@@ -195,8 +195,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
 # -- mistakes ------------------------------------------------------------------------------------------------
 
 
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
