@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from scale import federation, mebibytes
 
-from polycentric import Uniform, fedavg, load, run
+from polycentric import Callback, Run, Uniform, fedavg, load, run
 from polycentric.runs.machine import keep_freed_memory
 
 
@@ -42,14 +42,16 @@ def main() -> None:
     method = fedavg(lr=asked.lr, batch=4 if made else 20, select=Uniform(n=asked.cohort))
     moments, used = [time.perf_counter()], [time.process_time()]
 
-    def watch(round: int, rounds: int, row: dict[str, Any] | None) -> None:
-        moments.append(time.perf_counter())
-        used.append(time.process_time())
-        score = "" if row is None or not len(data.test) else f", test accuracy {row['micro_accuracy']:.3f}"
-        if row is not None or round == rounds:
-            print(f"round {round} of {rounds}: {moments[-1] - moments[0]:.1f} s{score}", flush=True)
+    class Stopwatch(Callback):
+        def on_round(self, run: Run, trips: Any) -> None:
+            moments.append(time.perf_counter())
+            used.append(time.process_time())
+            row, round = run.history[-1], run.state.round
+            if row["round"] == round:
+                score = f", test accuracy {row['micro_accuracy']:.3f}" if len(data.test) else ""
+                print(f"round {round} of {rounds}: {moments[-1] - moments[0]:.1f} s{score}", flush=True)
 
-    done = run(method, data, model="logistic" if made else "mlp", rounds=rounds, watch=watch, fine_tune=0,
+    done = run(method, data, model="logistic" if made else "mlp", rounds=rounds, callbacks=[Stopwatch()], fine_tune=0,
                evaluate_every=max(1, rounds // 5))  # fmt: skip
     middle = [statistics.median(b - a for a, b in itertools.pairwise(times[1:])) for times in (moments, used)]
     print(

@@ -20,7 +20,7 @@ from polycentric.runs.choose_k import sampled
 from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
 from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
-from polycentric.topology.clusters.clustered import agreement
+from polycentric.topology.clusters.assignment import agreement
 from support import everyone
 
 LAW = settings(max_examples=40)

@@ -15,7 +15,7 @@ from polycentric.data.partition import Natural
 from polycentric.parts.aggregate import Robust
 from polycentric.runs.start import prepare
 from polycentric.topology import Seeding, TrimmedSeeding
-from polycentric.topology.clusters.clustered import agreement
+from polycentric.topology.clusters.assignment import agreement
 from polycentric.topology.clusters.seeding import squared_distance
 from support import everyone, random
 

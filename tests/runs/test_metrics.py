@@ -16,7 +16,7 @@ from polycentric.runs.metrics import (
     share_below,
     worst_decile,
 )
-from polycentric.topology.clusters.clustered import agreement
+from polycentric.topology.clusters.assignment import agreement
 
 LAW = settings(max_examples=50)
 CLASSES = 4

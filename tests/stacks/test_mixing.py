@@ -271,7 +271,7 @@ MISTAKES = {
     "negative share": (lambda: Mixing.dense(torch.tensor([[1.0, -1.0]])), NEGATIVE),
     "rest": (
         lambda: Mixing.dense(torch.ones(1, 1), "shared"),
-        "Mixing.rest must be 'share', 'keep' or 'none', got 'shared'",
+        "Mixing.rest must be share, keep or none, got 'shared'",
     ),
     "sender too large": (
         lambda: Mixing.gather(index(0, 3), 3),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require
+from ..language import register
 from ..stacks import draw
 from .federation import Pool
 
@@ -186,3 +187,10 @@ def _check(what: str, *, fewest: int = 1, probes: bool = False, **given: float) 
             clients * dimension * (examples + 2 * dimension * probes) <= 1 << 31,
             f"{what}: {clients} clients x {examples} examples x {dimension} numbers are too many; ask for fewer",
         )
+
+
+MADE = "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client"
+register(Pool, "synthetic", synthetic, about=MADE)
+register(Pool, "minority", minority, about="minority(clients,share): two classes, the rarer one at a few clients only")
+register(Pool, "teacher", teacher, about="linear regression, each client's true vector near a common one")
+register(Pool, "mixture", mixture, about="mixture(k): linear regression, k true vectors, each client has one of them")

@@ -22,7 +22,6 @@ from ..language import entries, part_of, register
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
-from .generated import minority, mixture, synthetic, teacher
 from .layout import npz, save, summary
 from .leaf_json import leaf, leaf_files
 
@@ -73,7 +72,7 @@ def find(name: str) -> Pool:
 
 def available() -> list[Found]:
     """Every data set that has a name here; the first of a name is the one `find` takes."""
-    found = {name: Found(name, "built in", entry.about) for name, entry in entries(Pool).items() if entry.about}
+    found = {name: Found(name, "built in", entry.about) for name, entry in sorted(entries(Pool).items()) if entry.about}
     for folder in _places():
         for path in sorted(folder.glob("*")):  # none where the folder is missing or closed to us
             name = path.stem if path.suffix == ".npz" else path.name
@@ -150,9 +149,4 @@ def _features(source: str, one: str = "", how: str = "") -> Pool:
 
 
 register(Pool, "digits", digits, about="1,797 examples of 8x8, 10 classes, no natural clients")
-MADE = "synthetic(alpha,beta): 60 inputs, 10 classes, a linear model of its own at each client"
-register(Pool, "synthetic", synthetic, about=MADE)
-register(Pool, "minority", minority, about="minority(clients,share): two classes, the rarer one at a few clients only")
-register(Pool, "teacher", teacher, about="linear regression, each client's true vector near a common one")
-register(Pool, "mixture", mixture, about="mixture(k): linear regression, k true vectors, each client has one of them")
 register(Pool, "features", _features)

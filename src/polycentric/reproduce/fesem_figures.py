@@ -17,7 +17,7 @@ from ..report import clusters
 from ..report.curves import Curves, curve
 from ..runs.loop import Run
 from ..runs.start import open as open_run
-from ..topology.clusters.clustered import shared_information
+from ..topology.clusters.assignment import shared_information
 from .fesem_table2 import FESEM_TABLE2, REFERENCE, STAND_INS, cell
 from .judge import error_of, finite, listed
 from .rows import at_end, rows

@@ -15,13 +15,13 @@ A client's model is always `down @ centers`; from one round to the next clients 
 """
 
 from .base import Topology as Topology, Wires as Wires
-from .cells.edges import CellClusters as CellClusters, Cells as Cells, TwoLevel as TwoLevel
-from .clusters.candidates import Choice as Choice, NewcomerAssignment as NewcomerAssignment, Newcomers as Newcomers
-from .clusters.clustered import (
+from .cells.weights import CellClusters as CellClusters, Cells as Cells, TwoLevel as TwoLevel
+from .clusters.assignment import (
     Clusters as Clusters,
     inner_products as inner_products,
     squared_distances as squared_distances,
 )
+from .clusters.candidates import Choice as Choice, NewcomerAssignment as NewcomerAssignment, Newcomers as Newcomers
 from .clusters.seeding import Seeding as Seeding, TrimmedSeeding as TrimmedSeeding
 from .clusters.splitting import Splitting as Splitting, bipartition as bipartition, similarities as similarities
 from .graphs.gossip import Gossip as Gossip, Graph as Graph, metropolis as metropolis, weights_for as weights_for

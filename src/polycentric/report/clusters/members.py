@@ -20,7 +20,7 @@ from ...runs.loop import Run, trainer_of
 from ...runs.metrics import Integers, Reals
 from ...stacks.draw import seed_of, uniform
 from ...topology import inner_products, similarities
-from ...topology.clusters.clustered import agreement, shared_information
+from ...topology.clusters.assignment import agreement, shared_information
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from ..base import Topology
 from .coverage import covered
 
 if TYPE_CHECKING:
-    from .edges import OverCells
+    from .weights import OverCells
 
 CLOSE = 1e-9
 DENSE = 400  # edges up to which all eigenvalues are computed; beyond, those next to 1

@@ -11,7 +11,7 @@ from ...errors import within
 from ...parts.select import Select
 from ...stacks import Cohort, Layout, Links, Mixing, Stacks
 from ..base import Direction, Wires, nothing
-from .clustered import ByDistance, Clustered, clipped
+from .assignment import ByDistance, Clustered, clipped
 
 
 @dataclass(frozen=True)

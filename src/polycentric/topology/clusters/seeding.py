@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import within
 from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
-from .clustered import ByDistance, inner_products, pieces
+from .assignment import ByDistance, inner_products, pieces
 
 
 @dataclass(frozen=True)

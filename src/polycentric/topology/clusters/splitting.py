@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import require, within
 from ...stacks import Cohort, Mixing, Stacks
-from .clustered import Clustered, inner_products
+from .assignment import Clustered, inner_products
 
 Linkage = Literal["single", "complete", "average"]
 SHOWN = 120  # clients, at most, whose similarities at every split are kept: more could not be seen

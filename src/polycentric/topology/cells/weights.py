@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import require, within
 from ...stacks import Cohort, Mixing, Stacks
 from ..base import Topology, Wires
-from ..clusters.clustered import inner_products, squared_distances
+from ..clusters.assignment import inner_products, squared_distances
 from ..clusters.seeding import Seeding
 from .consensus import edge_summary
 from .coverage import Coverage, Geometry, covered
