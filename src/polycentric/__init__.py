@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
     from .topology.cells.by_cell import ByCell
     from .topology.cells.deal import InCells
-    from .topology.cells.given import CellTable
     from .topology.cells.map import CellMap
     from .topology.cells.shapes import CellRegions, Overlap, RingCells
+    from .topology.cells.tables import CellTable
     from .topology.graphs.networks import Complete, Edges, ErdosRenyi, Exponential, Geometric, PathGraph, Ring
 
     # isort: split
@@ -78,7 +78,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "topology.cells.deal": "InCells",
     "topology.cells.map": "CellMap",
     "topology.cells.shapes": "CellRegions Overlap RingCells",
-    "topology.cells.given": "CellTable",
+    "topology.cells.tables": "CellTable",
     "topology.graphs.networks": "Complete Edges ErdosRenyi Exponential Geometric PathGraph Ring SmallWorld "
     "StarGraph Torus",
 }

@@ -724,7 +724,7 @@ def test_names_are_looked_up_in_order(places: Path) -> None:
     assert len(find(str(places / "two" / "mine.npz")).x) == 12
     (places / "two" / "broken.npz").write_bytes(b"PK")
     found = {name: (where, what) for name, where, what in data.available()}
-    assert list(found) == ["digits", "synthetic", "minority", "teacher", "mixture", "mine", "broken", "handwriting"]
+    assert list(found) == ["digits", "minority", "mixture", "synthetic", "teacher", "mine", "broken", "handwriting"]
     assert found["mine"] == (str(places / "one"), "9 examples of 4x5, 3 classes, natural clients")
     assert "broken.npz" in found["broken"][1]
     refused(lambda: find("mien"), "did you mean 'mine'", "POLYCENTRIC_DATA")

@@ -27,8 +27,8 @@ from polycentric.parts.select import Select
 from polycentric.simulate.clock import Clock
 from polycentric.stacks.stack import WHOLE, Cut
 from polycentric.topology.cells.coverage import Geometry
-from polycentric.topology.cells.given import geometry
 from polycentric.topology.cells.shapes import Attached
+from polycentric.topology.cells.tables import geometry
 from polycentric.topology.graphs.networks import MATCHA_8, Network
 
 # -- how it is written ---------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from polycentric.round import opened, receive
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.runs.start import prepare
-from polycentric.simulate.auto import EXECUTORS
+from polycentric.simulate.auto_executor import EXECUTORS
 from polycentric.stacks.stack import WHOLE, Layout
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered
 from polycentric.topology.graphs.networks import Network, graph_of

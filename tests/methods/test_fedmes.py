@@ -44,8 +44,8 @@ from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.consensus import chain_zeta, edge_facts
 from polycentric.topology.cells.coverage import covered
-from polycentric.topology.cells.given import GivenCells
 from polycentric.topology.cells.shapes import Attached
+from polycentric.topology.cells.tables import GivenCells
 from support import Largest, after, random, ready, recorded, small, went_on
 
 LAW = settings(max_examples=30)

@@ -25,7 +25,7 @@ from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.mixing import Heard, Mixing
 from polycentric.topology import Cells, Star
-from polycentric.topology.cells.given import GivenCells
+from polycentric.topology.cells.tables import GivenCells
 from support import Make, everyone, random, ready
 
 LAW = settings(max_examples=60)

@@ -166,8 +166,8 @@ def advise(
     from dataclasses import asdict
 
     from ..language import value_of
-    from ..topology.graphs.bounds import advise as advised
     from ..topology.graphs.networks import Network
+    from ..topology.graphs.theory import advise as advised
     from .screen import say, stdout
 
     network = value_of("graph", graph, Network)

@@ -20,7 +20,7 @@ from ..errors import unknown
 # that nobody has registered yet: `polycentric.data` alone then knows the partition `cells` too.
 ROOMS = """data parts.aggregate parts.attack parts.objective parts.optimizer parts.privacy parts.select simulate.clock
 stacks.stack topology topology.cells.by_cell topology.cells.deal topology.cells.map topology.cells.shapes
-topology.cells.given topology.graphs.networks""".split()
+topology.cells.tables topology.graphs.networks""".split()
 
 
 @dataclass(frozen=True, eq=False)

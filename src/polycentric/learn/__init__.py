@@ -12,7 +12,7 @@ of them. Same batches, same mathematics; results agree to rounding.
 """
 
 from .batches import BatchSchedule as BatchSchedule, Plan as Plan
-from .choose import Choose as Choose, TryEach as TryEach, candidates as candidates
+from .choose_center import Choose as Choose, TryEach as TryEach, candidates as candidates
 from .execute.compiled import Compiled as Compiled
 from .execute.looped import Looped as Looped
 from .execute.stacked import Stacked as Stacked

@@ -18,8 +18,8 @@ from ..learn import Train
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, recipe
 from ..topology import TwoLevel
 from ..topology.cells.coverage import Geometry
-from ..topology.cells.given import geometry
 from ..topology.cells.shapes import Attached, Overlap
+from ..topology.cells.tables import geometry
 
 
 @recipe

@@ -28,7 +28,7 @@ from ..learn import BatchSchedule, Train
 from ..learn.batches import rows_at
 from ..methods import fedavg
 from ..round import run_round
-from ..simulate.auto import EXECUTORS, chosen
+from ..simulate.auto_executor import EXECUTORS, chosen
 from ..simulate.clients import Simulation
 from ..tasks.task import Task
 from .machine import use_precision

@@ -29,7 +29,7 @@ from ..methods import METHODS
 from ..methods.recipes import build_method, words_of
 from ..models import default
 from ..parts.attack import Attack
-from ..simulate.auto import FirstRound
+from ..simulate.auto_executor import FirstRound
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, check
 from ..simulate.ranks import ALONE, Ranks, own_device

@@ -20,7 +20,7 @@ from ..stacks.draw import uniform
 from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
 from . import auto
-from .auto import EXECUTORS, ExecutorName, FirstRound
+from .auto_executor import EXECUTORS, ExecutorName, FirstRound
 from .ranks import ALONE, Ranks
 from .workers import Workers, check_workers
 

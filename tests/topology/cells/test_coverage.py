@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from polycentric import CellMap, CellRegions, CellTable, Overlap, RingCells, UsageError
 from polycentric.topology.cells.coverage import covered
-from polycentric.topology.cells.given import GivenCells, geometry
 from polycentric.topology.cells.shapes import Attached, shared
+from polycentric.topology.cells.tables import GivenCells, geometry
 from support import valid
 
 LAW = settings(max_examples=40)

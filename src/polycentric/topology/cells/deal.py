@@ -16,8 +16,8 @@ from ...errors import require
 from ...language import register
 from ...stacks import draw
 from .coverage import Geometry, covered
-from .given import geometry
 from .shapes import Attached, Overlap
+from .tables import geometry
 
 
 @dataclass(frozen=True)

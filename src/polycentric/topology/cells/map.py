@@ -17,7 +17,7 @@ from ...errors import UsageError, require, within
 from ...language import register
 from ...stacks.draw import uniform
 from .coverage import MOST_EDGES, Coverage, Geometry
-from .given import _lines, _numbers, _read
+from .tables import _lines, _numbers, _read
 
 FASTEST = 10  # times across the map, a round
 

@@ -15,7 +15,7 @@ from ..clusters.assignment import inner_products, squared_distances
 from ..clusters.seeding import Seeding
 from .consensus import edge_summary
 from .coverage import Coverage, Geometry, covered
-from .given import geometry
+from .tables import geometry
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import torch
 from polycentric import Complete, ErdosRenyi, Mixing, PathGraph, Ring, SmallWorld, StarGraph, Torus, UsageError
 from polycentric.cli import outcome
 from polycentric.topology import metropolis, weights_for
-from polycentric.topology.graphs.bounds import advise, minimal_steps, penalty
 from polycentric.topology.graphs.decomposition import plan_for
 from polycentric.topology.graphs.gossip import DENSE, doubly_stochastic, lambda_2, zeta
 from polycentric.topology.graphs.networks import MATCHA_8, Edges
+from polycentric.topology.graphs.theory import advise, minimal_steps, penalty
 
 RINGS = {  # clients: zeta, minimal steps for tau = 1, 2, 5, 10
     3: (0.0, 0, 27, 432, 2_187),

@@ -14,7 +14,7 @@ from polycentric.learn import Compiled
 from polycentric.learn.learner import Executor
 from polycentric.models import mlp
 from polycentric.runs.start import prepare
-from polycentric.simulate.auto import FirstRound, block_size, compiling_pays
+from polycentric.simulate.auto_executor import FirstRound, block_size, compiling_pays
 from support import Make, small
 
 SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
