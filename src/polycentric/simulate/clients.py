@@ -19,7 +19,7 @@ from ..stacks.cohort import Cohort
 from ..stacks.draw import uniform
 from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
-from . import auto
+from . import auto_executor
 from .auto_executor import EXECUTORS, ExecutorName, FirstRound
 from .ranks import ALONE, Ranks
 from .workers import Workers, check_workers
@@ -59,11 +59,11 @@ class Simulation:
 
     def __post_init__(self, first: FirstRound | None) -> None:
         require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}")
-        object.__setattr__(self, "executor", auto.executor_for(self, first))
+        object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
         check_workers(self.workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
         if self.block is None and first is not None:
-            object.__setattr__(self, "block", auto.shared_block(self, first))
+            object.__setattr__(self, "block", auto_executor.shared_block(self, first))
 
     @cached_property
     def _train(self) -> Split:
@@ -74,7 +74,7 @@ class Simulation:
     @cached_property
     def block_size(self) -> int:
         """Clients learned at once."""
-        return auto.block_size(self.run) if self.block is None else self.block
+        return auto_executor.block_size(self.run) if self.block is None else self.block
 
     @property
     def compiled(self) -> tuple[int, float]:
