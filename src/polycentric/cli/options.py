@@ -83,19 +83,26 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(part, typer.models.ArgumentInfo) for part in typing.get_args(parameter.annotation)[1:])
 
 
-def settings_of(method: str, options: dict[str, Any]) -> Settings:
-    """Settings from a method's name, or from a TOML file, and from options; all that is wrong in them is said."""
+def settings_of(method: str, options: dict[str, Any], check: bool = True) -> Settings:
+    """Settings from a method's name, or from a TOML file, and from options.
+
+    `check`: all that is wrong in their words is said now, before others are looked at; who builds them next need not.
+    """
     from ..runs.start import check_words
 
     values: dict[str, Any] = {"method": method}
     if method.endswith(".toml"):
         values = read_toml(Path(method))
         check_words(Settings.of(values, method))  # what is wrong in the file is said of the file
-    return _checked(values, options)
+    return _checked(values, options, check=check)
 
 
 def _checked(
-    values: dict[str, Any], options: dict[str, Any], own: dict[str, Any] | None = None, where: str = "the command"
+    values: dict[str, Any],
+    options: dict[str, Any],
+    own: dict[str, Any] | None = None,
+    where: str = "the command",
+    check: bool = True,
 ) -> Settings:
     """Values with what was typed in place of some; every mistake is found before anything is read or written."""
     from ..runs.start import check_words
@@ -104,7 +111,8 @@ def _checked(
     typed = pairs(typed) if isinstance(typed, list) else typed
     rest = {key: value for key, value in options.items() if key != "set"}
     settings = Settings.of(changed(values | rest, (own or {}) | typed), where)
-    check_words(settings)
+    if check:
+        check_words(settings)
     return settings
 
 

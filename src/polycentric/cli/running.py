@@ -46,7 +46,7 @@ def run(
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
-            asked = settings_of(method, options)
+            asked = settings_of(method, options, check=False)  # it is built right away
             made = prepared(asked, ranks=ranks)
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
