@@ -6,7 +6,7 @@ from hypothesis import settings, strategies as st
 
 from polycentric.errors import UsageError
 from polycentric.methods import METHODS
-from polycentric.methods.recipes import parameters
+from polycentric.runs.recipes import parameters
 
 FUZZ = settings(max_examples=300)
 

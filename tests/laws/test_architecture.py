@@ -21,9 +21,7 @@ from polycentric.language import kinds
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/polycentric"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-RECIPES = sorted(
-    set((PACKAGE / "methods").glob("*.py")) - {PACKAGE / f"methods/{name}.py" for name in ("__init__", "recipes")}
-)
+RECIPES = sorted(path for path in (PACKAGE / "methods").glob("*.py") if path.name != "__init__.py")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -40,10 +40,10 @@ from polycentric import (
 from polycentric.data import Split
 from polycentric.learn import Stacked
 from polycentric.learn.execute import captured
-from polycentric.methods.recipes import parameters
 from polycentric.round import opened, receive
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
+from polycentric.runs.recipes import parameters
 from polycentric.runs.start import prepare
 from polycentric.simulate.auto_executor import EXECUTORS
 from polycentric.stacks.stack import WHOLE, Layout

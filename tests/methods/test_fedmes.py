@@ -35,11 +35,11 @@ from polycentric import (
     run_round,
 )
 from polycentric.data import label_counts
-from polycentric.methods.recipes import build_method
 from polycentric.round import receive
 from polycentric.runs.checkpoint import Checkpoint
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.runs.folder import Folder
+from polycentric.runs.recipes import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.consensus import chain_zeta, edge_facts

@@ -24,7 +24,7 @@ from polycentric import (
 )
 from polycentric.learn import Train
 from polycentric.method import Exchange, Method
-from polycentric.methods.recipes import build_method
+from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology.graphs.decomposition import (

@@ -19,8 +19,8 @@ from polycentric import Gaussian, Method, UsageError
 from polycentric.cli import outcome
 from polycentric.method import Exchange
 from polycentric.methods import METHODS
-from polycentric.methods.recipes import build_method
 from polycentric.parts.privacy import epsilon, reach
+from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.mixing import Heard, Mixing

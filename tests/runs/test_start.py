@@ -117,6 +117,26 @@ def test_objects_that_no_words_say_are_asked_for(blobs: Make, tmp_path: Path, ca
     assert same_bits(pc.open(tmp_path / "run", federation=data, model=small).state, done.state)
 
 
+def test_observers_are_asked_for_so_that_no_line_lacks_their_numbers(tmp_path: Path) -> None:
+    def ones(now: pc.Moment) -> dict[str, float]:
+        return {"ones": 1.0}
+
+    how: dict[str, Any] = {"clients": 4, "rounds": 2, "device": "cpu"}
+    pc.run("fedavg", "digits", out=tmp_path / "run", observers=[ones], **how)
+    with pytest.raises(pc.UsageError, match=r"no words say \(observers\)"):
+        pc.resume(tmp_path / "run", rounds=3)
+    went_on = pc.resume(tmp_path / "run", rounds=3, observers=[ones])
+    assert [row["ones"] for row in went_on.history] == [1.0] * 4
+    assert pc.open(tmp_path / "run").history == went_on.history
+
+
+def test_words_beside_an_object_that_has_them_are_refused(blobs: Make) -> None:
+    with pytest.raises(pc.UsageError, match=r"set=.* is for a method by name: give fedavg its settings"):
+        pc.run(pc.fedavg(), blobs(), set={"lr": 0.5})
+    with pytest.raises(pc.UsageError, match=r"'made' is loaded already: give partition, clients to pc\.load"):
+        pc.run(pc.fedavg(), blobs(), clients=3, partition="iid")
+
+
 def test_a_method_put_together_by_hand_is_asked_for(tmp_path: Path) -> None:
     method = pc.Method.of("mine", pc.Exchange((pc.Train(lr=0.05),)))
     pc.run(method, "digits", clients=5, out=tmp_path / "run", **FEW)
@@ -153,6 +173,20 @@ def test_how_often_a_run_evaluates_stays_as_it_was(tmp_path: Path) -> None:
     assert [row["round"] for row in went_on.history] == list(range(121))
 
 
+def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(tmp_path: Path) -> None:
+    class Stop(pc.Callback):
+        def on_round(self, run: pc.Run, trips: Any) -> None:
+            if run.state.round == 4:
+                raise KeyboardInterrupt
+
+    pc.run("fedavg", "digits", clients=4, out=tmp_path / "run", **FEW)
+    with pytest.raises(KeyboardInterrupt):
+        pc.resume(tmp_path / "run", rounds=5, callbacks=[Stop()])
+    with pytest.raises(pc.UsageError, match="not a finished run"):
+        pc.open(tmp_path / "run")
+    assert pc.resume(tmp_path / "run").state.round == 5 and pc.open(tmp_path / "run").state.round == 5
+
+
 def test_fewer_rounds_than_a_run_has_are_refused(tmp_path: Path) -> None:
     pc.run("fedavg", "digits", clients=4, out=tmp_path / "run", **FEW)
     with pytest.raises(pc.UsageError, match="begun with 3 rounds, and rounds=2 is fewer"):
@@ -181,7 +215,9 @@ def test_a_run_that_is_not_finished_is_not_opened(tmp_path: Path) -> None:
 # -- bound together ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("key", "value"), [("seed", 1), ("held_out", 0.3), ("model", "logistic")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("seed", 1), ("held_out", 0.3), ("model", "logistic"), ("dtype", "float64")]
+)
 def test_settings_that_were_changed_are_refused(key: str, value: Any, tmp_path: Path) -> None:
     data = pc.load("digits", clients=5)
     pc.run("fedavg", data, out=tmp_path / "run", model="mlp", **FEW)

@@ -61,7 +61,7 @@ def _method_of(name: str) -> str:
 def _all_used(methods: Any, settings: dict[str, Any]) -> None:
     """Refuse a setting that none of the methods has."""
     from ..errors import unknown
-    from ..methods.recipes import parameters
+    from ..runs.recipes import parameters
 
     every = {name for method in methods for name in parameters(method)}
     for key in settings:

@@ -17,13 +17,13 @@ from ..data import available
 from ..errors import unknown
 from ..language import kinds
 from ..methods import METHODS
-from ..methods.recipes import parameters
 from ..models import MODELS
 from ..reproduce import TABLES
 from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
 from ..runs.metrics import plain
 from ..runs.personalize import personalize
+from ..runs.recipes import parameters
 from .screen import SHOWN, titled
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..methods.recipes import build_method
 from ..report.curves import Curves
 from ..report.figure import Heat
 from ..runs.folder import Folder
+from ..runs.recipes import build_method
 from ..runs.start import built_method
 from ..simulate.clock import Delays, Load
 from ..stacks.cohort import Cohort

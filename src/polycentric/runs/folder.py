@@ -103,6 +103,10 @@ class Folder:
         """Whether a run ended here."""
         return (self.path / "summary.json").is_file()
 
+    def unfinish(self) -> None:
+        """A run that ended here goes on: until it ends again, nobody takes it for finished."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")

@@ -22,8 +22,8 @@ import torch
 from ..data import Federation, parse
 from ..errors import Diverged
 from ..language import files_of
-from ..methods.recipes import parameters
 from .folder import Folder
+from .recipes import parameters
 from .settings import Settings
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
 

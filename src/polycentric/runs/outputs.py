@@ -22,16 +22,12 @@ from .folder import Folder
 from .loop import Callback
 from .machine import versions
 from .metrics import participation, plain, share_below
-from .settings import indifferent
+from .settings import without
 
 if TYPE_CHECKING:
     from .loop import Run
 
 CHECKPOINT_SECONDS = 30.0
-# Settings that a checkpoint is not bound to: how long a run goes and what is measured of it may change, and the others
-# are said by what they come to (the fingerprint of the data, the method itself, ...).
-FREE = {"rounds", "evaluate_every", "patience", "target", "fine_tune", "dissimilarity", "optimistic"}
-FREE |= {"data", "partition", "clients", "valid", "data_seed", "method", "set", "attack", "clock", "executor", "block"}
 
 
 class Recorder(Callback):
@@ -179,7 +175,7 @@ def edges_table(run: Run) -> str:
 
 def identity(made: Run) -> str:
     """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
-    bound = made.settings.model_dump(exclude=indifferent() | FREE)
+    bound = made.settings.model_dump(exclude=without("bound"))
     facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
     text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,9 +20,15 @@ from ..errors import UsageError, unknown
 from ..language import LARGEST
 
 
-def option(default: Any, help: str, *, matters: bool = True, **bounds: Any) -> Any:
-    """A field of `Settings`, explained; `matters`: whether results depend on it, so that it is part of a run's name."""
-    return Field(default, description=help, json_schema_extra={"matters": matters}, **bounds)
+def option(default: Any, help: str, *, matters: bool = True, bound: bool = True, **bounds: Any) -> Any:
+    """A field of `Settings`, explained.
+
+    `matters`: results depend on it, so it is part of a run's name. `bound`: a checkpoint belongs to one value of it;
+    not so where a run may go on with another, or where what it comes to is compared itself: data, method, clock, ...
+    """
+    return Field(
+        default, description=help, json_schema_extra={"matters": matters, "bound": matters and bound}, **bounds
+    )
 
 
 class Settings(BaseModel):
@@ -30,45 +36,60 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    method: str
-    data: str = option("digits", "A data set by name or path; `polycentric data list` shows them.")
+    method: str = option(..., "A method (`polycentric methods`).", bound=False)
+    data: str = option("digits", "A data set by name or path; `polycentric data list` shows them.", bound=False)
     partition: str | None = option(
         None,
         "How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, cells=c, "
         "skewed=10; then +rotations=2 or +sample=10000.",
+        bound=False,
     )
-    clients: int | None = option(None, "How many clients.", ge=1, le=LARGEST)
-    valid: float = option(0.0, "Share of every client's training examples held out for validation.", ge=0, lt=1)
-    data_seed: int | None = option(None, "Of how data are dealt. [default: the seed]", ge=0, lt=1 << 63)
+    clients: int | None = option(None, "How many clients.", ge=1, le=LARGEST, bound=False)
+    valid: float = option(
+        0.0, "Share of every client's training examples held out for validation.", ge=0, lt=1, bound=False
+    )
+    data_seed: int | None = option(None, "Of how data are dealt. [default: the seed]", ge=0, lt=1 << 63, bound=False)
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
     )
-    rounds: int = option(50, "How many rounds.", ge=0, le=LARGEST)
+    rounds: int = option(50, "How many rounds.", ge=0, le=LARGEST, bound=False)
     seed: int = option(0, "Of everything random.", ge=0, lt=1 << 63)
-    set: dict[str, Any] = Field(
-        default_factory=dict,
-        description="A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.",
+    set: dict[str, Any] = option(
+        {}, "A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.", bound=False
     )
-    evaluate_every: int | None = option(None, "Rounds between evaluations. [default: about 50 in a run]", ge=1)
+    evaluate_every: int | None = option(
+        None, "Rounds between evaluations. [default: about 50 in a run]", ge=1, bound=False
+    )
     checkpoint_every: int | None = option(
         None, "Rounds between checkpoints. [default: every 30 seconds]", matters=False, ge=1
     )
     patience: int | None = option(
-        None, "Stop after so many evaluations without a better validation score, and keep the best model.", ge=1
+        None,
+        "Stop after so many evaluations without a better validation score, and keep the best model.",
+        ge=1,
+        bound=False,
     )
-    target: float | None = option(None, "Stop once the test accuracy over all examples is there.", gt=0, le=1)
-    fine_tune: int = option(1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0)
-    dissimilarity: bool = option(False, "Also measure how unlike the clients' gradients are.")
-    optimistic: bool = option(False, "Also score centers chosen by the test labels: a bias to show, not a result.")
+    target: float | None = option(
+        None, "Stop once the test accuracy over all examples is there.", gt=0, le=1, bound=False
+    )
+    fine_tune: int = option(
+        1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, bound=False
+    )
+    dissimilarity: bool = option(False, "Also measure how unlike the clients' gradients are.", bound=False)
+    optimistic: bool = option(
+        False, "Also score centers chosen by the test labels: a bias to show, not a result.", bound=False
+    )
     held_out: float = option(0.0, "Share of the clients that never train and are scored apart.", ge=0, lt=1)
     held_out_seed: int | None = option(None, "Of who is held out. [default: the seed]", ge=0, lt=1 << 63)
     attack: str | None = option(
-        None, "Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2)."
+        None,
+        "Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2).",
+        bound=False,
     )
     executor: Literal["auto", "looped", "stacked", "compiled"] = option(
-        "auto", "How clients are run: looped, stacked, compiled or auto."
+        "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
     )
-    block: int | None = option(None, "Clients learned at once. [default: what fits the cache]", ge=1)
+    block: int | None = option(None, "Clients learned at once. [default: what fits the cache]", ge=1, bound=False)
     workers: int = option(
         1, "Blocks of clients learned beside each other, on the processor.", matters=False, ge=1, le=1024
     )
@@ -81,6 +102,7 @@ class Settings(BaseModel):
         "physical",
         "How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); with "
         "deadline=5 in the brackets who is late is left out.",
+        bound=False,
     )
     state: Literal["memory", "disk"] = option(
         "memory", "Where what clients keep is held: memory, or disk for files in the run's folder.", matters=False
@@ -112,15 +134,15 @@ class Settings(BaseModel):
     def name(self, files: Mapping[str, str]) -> str:
         """A short name for these settings: equal settings, equal names; `files`: digests of files that they name."""
         # Defaults are left out, so that an option added later does not orphan the runs there are.
-        said = self.model_dump(exclude=indifferent(), exclude_defaults=True)
+        said = self.model_dump(exclude=without("matters"), exclude_defaults=True)
         text = json.dumps(said | ({"files": dict(files)} if files else {}), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def indifferent() -> set[str]:
-    """Settings that results do not depend on: where a run computes, and how often it writes."""
+def without(how: str) -> set[str]:
+    """The settings that are not `matters`, or not `bound`: see `option`."""
     extra = {name: field.json_schema_extra for name, field in Settings.model_fields.items()}
-    return {name for name, how in extra.items() if isinstance(how, dict) and how.get("matters") is False}
+    return {name for name, said in extra.items() if isinstance(said, dict) and not said[how]}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from ..errors import UsageError, require
 from ..language import NoWords, part_of, spell, value_of
 from ..method import Method
 from ..methods import METHODS
-from ..methods.recipes import build_method, words_of
 from ..models import default
 from ..parts.attack import Attack
 from ..simulate.auto_executor import FirstRound
@@ -43,6 +42,7 @@ from .loop import Callback, Run
 from .machine import device_of, use_precision
 from .observe import Observer
 from .outputs import Recorder, check_the_same, environment, identity
+from .recipes import build_method, words_of
 from .settings import Settings
 
 Model = nn.Module | Callable[..., nn.Module]
@@ -58,6 +58,7 @@ class Given:
     loss: Loss | None = None
     attack: Attack | None = None
     clock: Clock | None = None
+    observers: Sequence[Observer] | None = None
 
 
 NOTHING = Given()
@@ -84,10 +85,10 @@ def run(
             evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock, ...; see `Settings`.
     """
     made = prepare(method, federation, **how)
+    made.measures, made.given = tuple(observers), (*made.given, *(["observers"] if observers else []))
     if out is not None and made.clients.ranks.first:
         attach_folder(made, Folder.new(Path(out)))
     made.callbacks += tuple(callbacks)
-    made.measures += tuple(observers)
     return made.go()
 
 
@@ -110,7 +111,6 @@ def resume(
     *,
     rounds: int | None = None,
     callbacks: Sequence[Callback] = (),
-    observers: Sequence[Observer] = (),
     ranks: Ranks = ALONE,
     **given: Any,
 ) -> Run:
@@ -119,12 +119,12 @@ def resume(
     Arguments:
         folder: of a run that was interrupted, or that is to take more rounds.
         rounds: as many in all, more than it was begun with; None: as it was begun.
-        given: method, federation, model, loss, attack or clock, where the run was begun with objects that no words say.
+        given: method, federation, model, loss, attack, clock or observers, where the run was begun with objects that no
+            words say.
     """
     there = Folder.open(Path(folder)) if ranks.first else None
     made, problems = resumed(there, Given(**given), ranks, rounds)
     made.callbacks += tuple(callbacks)
-    made.measures += tuple(observers)
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     return made.go()
@@ -141,7 +141,7 @@ def open(folder: str | Path, *, device: str | None = None, **given: Any) -> Run:
     there = Folder.open(Path(folder))
     require(there.finished, f"{folder} is not a finished run: `polycentric resume {folder}` first")
     settings, needs = there.read_config()
-    handed = _handed_over(there, needs, Given(**given))
+    handed = _handed_over(there, [name for name in needs if name != "observers"], Given(**given))  # nothing is measured
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     check_the_same(made, there)
     checkpoint, problems = there.load(made.clients.task.device, identity(made))
@@ -168,6 +168,9 @@ def described(
     """Settings, the objects beside them, and the names of those objects that no words say."""
     values, objects, needs = dict(options or {}), dict[str, Any](), list[str]()
     if isinstance(method, Method):
+        require(
+            "set" not in values, f"set={values.get('set')} is for a method by name: give {method.name} its settings"
+        )
         objects["method"] = method
         words, silent = words_of(method.recipe) if method.recipe else ({}, ["all"])
         values |= {"method": method.name, "set": words}
@@ -175,6 +178,8 @@ def described(
     else:
         values["method"] = method
     if isinstance(federation, Federation):
+        dealt = [name for name in ("data", "partition", "clients", "valid", "data_seed") if name in values]
+        require(not dealt, f"federation '{federation.name}' is loaded already: give {', '.join(dealt)} to pc.load")
         objects["federation"] = federation
         values |= {"data": federation.name} if federation.source is None else federation.source.settings(values)
         needs += [] if federation.source else ["federation"]
@@ -270,7 +275,7 @@ def prepared(
     ahead = FirstRound(method.at(0), first, settings.rounds, beside)
     clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
-    return Run(settings, method, clients, first, clock, name, tuple(needs))
+    return Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
 
 
 def attach_folder(made: Run, folder: Folder) -> Run:
@@ -345,6 +350,8 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
         made.places = folder.rewind_places({row["round"] for row in made.history})
         for line in [*problems, f"resumed after round {made.state.round}"]:
             folder.log(line)
+        if made.state.round < made.settings.rounds and not made.stopped:
+            folder.unfinish()
         _recorded(made, folder)
     return problems
 

@@ -31,8 +31,8 @@ from polycentric import (
     run_round,
 )
 from polycentric.language import entries, value_of
-from polycentric.methods.recipes import build_method
 from polycentric.runs.evaluate import consensus
+from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
 from polycentric.simulate.clock import traffic
 from polycentric.topology import metropolis, weights_for

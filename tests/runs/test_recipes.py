@@ -13,11 +13,11 @@ from polycentric.language import spell
 from polycentric.learn import Train
 from polycentric.method import Method
 from polycentric.methods import METHODS, dpsgd, fedavg, fedmes
-from polycentric.methods.recipes import build_method, parameters, words_of
 from polycentric.parts.aggregate import Krum, Mean, Median, TrimmedMean
 from polycentric.parts.objective import Prox
 from polycentric.parts.optimizer import SGD, Adam, Average, Momentum
 from polycentric.parts.select import Everyone, Poisson, Select, Uniform
+from polycentric.runs.recipes import build_method, parameters, words_of
 from polycentric.stacks.stack import WHOLE, KeepPrivate
 
 

@@ -14,7 +14,7 @@ from ..errors import UsageError, unknown
 from ..language import NoWords, spell, value_of
 from ..learn import Train
 from ..method import Method, Recipe
-from . import METHODS
+from ..methods import METHODS
 
 
 def parameters(method: str) -> dict[str, inspect.Parameter]:
