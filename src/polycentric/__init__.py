@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .runs.choose_k import choose_k
     from .runs.grid import compare
     from .runs.loop import Callback, Run
-    from .runs.observe import Moment
+    from .runs.observers import Moment
     from .runs.settings import Settings
     from .runs.start import open, resume, run
     from .simulate.clients import Simulation
@@ -64,7 +64,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "runs.choose_k": "choose_k",
     "runs.grid": "compare",
     "runs.loop": "Callback Run",
-    "runs.observe": "Moment",
+    "runs.observers": "Moment",
     "runs.settings": "Settings",
     "runs.start": "open resume run",
     "simulate.clients": "Simulation",

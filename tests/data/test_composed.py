@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polycentric.data import Dirichlet, Iid, Natural, Rotations, Sampled, Turned, deal, digits, load, parse, synthetic
-from polycentric.data.turned import turned
+from polycentric.data.rotations import turned
 from polycentric.errors import UsageError
 
 

@@ -30,7 +30,7 @@ from polycentric.data import (
     synthetic,
     teacher,
 )
-from polycentric.data.turned import turned
+from polycentric.data.rotations import turned
 from polycentric.errors import UsageError
 
 

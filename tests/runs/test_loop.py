@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import polycentric.runs.observe
+import polycentric.runs.observers
 from polycentric import (
     Adam,
     Callback,
@@ -356,14 +356,14 @@ def test_an_interrupt_loses_no_line_and_no_byte_of_the_count(
     """Control-C while a round is evaluated: the checkpoint must be of a whole round, its line included."""
     method, federation = fedavg(**TRAINING), blobs(valid=4)
     whole = begun(method, federation, tmp_path / "whole", rounds=4).go()
-    calls, real = iter(range(1, 100)), polycentric.runs.observe.evaluate
+    calls, real = iter(range(1, 100)), polycentric.runs.observers.evaluate
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         if next(calls) == call:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(polycentric.runs.observe, "evaluate", interrupted)
+    monkeypatch.setattr(polycentric.runs.observers, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         begun(method, federation, tmp_path / "parts", rounds=4).go()
     monkeypatch.undo()

@@ -4,9 +4,15 @@ from .dealing import Partition as Partition
 from .federation import Federation as Federation, Pool as Pool, Split as Split
 from .formats import cifar as cifar, folders as folders, hugging_face as hugging_face, idx as idx
 from .generated import minority as minority, mixture as mixture, synthetic as synthetic, teacher as teacher
-from .layout import npz as npz
+from .label_skew import (
+    describe as describe,
+    heat_map as heat_map,
+    heterogeneity as heterogeneity,
+    label_counts as label_counts,
+)
 from .leaf_json import leaf as leaf
 from .loading import deal as deal, load as load
+from .npz_file import npz as npz
 from .partition import (
     Classes as Classes,
     Dirichlet as Dirichlet,
@@ -17,11 +23,5 @@ from .partition import (
     Skewed as Skewed,
     parse as parse,
 )
-from .show import (
-    describe as describe,
-    heat_map as heat_map,
-    heterogeneity as heterogeneity,
-    label_counts as label_counts,
-)
+from .rotations import Rotations as Rotations, Sampled as Sampled, Turned as Turned
 from .sources import available as available, digits as digits, find as find, install as install, read as read
-from .turned import Rotations as Rotations, Sampled as Sampled, Turned as Turned

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import UsageError, require
 from .archive import LIMIT, AnyArray, reading
 from .federation import Pool
-from .layout import finite, labels, printable, renumbered
+from .npz_file import finite, labels, printable, renumbered
 from .pictures import SUFFIXES, as_bytes, unpacked
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # FEMNIST's and EMNIST's order

@@ -29,7 +29,7 @@ from ..errors import UsageError, require
 from .archive import LIMIT, reading
 from .federation import Pool
 from .formats import CHARACTERS
-from .layout import WINDOW, finite, labels, printable
+from .npz_file import WINDOW, finite, labels, printable
 from .pictures import SUFFIXES, unpacked
 
 Examples = tuple[Tensor, Tensor, tuple[str, ...], int]  # x, y, classes, and how many symbols there are

@@ -18,8 +18,8 @@ from ..language import NoWords, spell
 from .dealing import Partition, crossed, for_training, some_of_each
 from .federation import Federation, Pool, Source, Split
 from .partition import Natural, Skewed, parse
+from .rotations import Sampled, Turned
 from .sources import find, read
-from .turned import Sampled, Turned
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
 

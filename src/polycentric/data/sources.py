@@ -22,8 +22,8 @@ from ..language import entries, part_of, register
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
-from .layout import npz, save, summary
 from .leaf_json import leaf, leaf_files
+from .npz_file import npz, save, summary
 
 VARIABLE = "POLYCENTRIC_DATA"
 _NAME = re.compile(r"\w[\w.-]*")

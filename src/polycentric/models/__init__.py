@@ -5,10 +5,10 @@ MODELS                                  every name, with one line about it
 check(module)                           refuses what cannot be stacked and averaged (BatchNorm)
 """
 
+from .by_name import MODELS, build, default
 from .checks import check, n_parameters
 from .convolutional import lg_lenet
 from .dense import mlp
-from .named import MODELS, build, default
 from .text import LSTM, CharLSTM
 
 __all__ = ["LSTM", "MODELS", "CharLSTM", "build", "check", "default", "lg_lenet", "mlp", "n_parameters"]

@@ -3,7 +3,7 @@
     until the last round, or until a rule says stop:
         run_round                       the round itself, `polycentric.round`
         account                         bytes, simulated seconds, who took part
-        observers -> a row              `runs.observe`: what is measured, and its names
+        observers -> a row              `runs.observers`: what is measured, and its names
         callbacks                       files, checkpoints, progress bars, trackers
     score every client for the last time
 
@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,8 +36,9 @@ from .evaluate import all_clients, assign_newcomers, evaluate, optimistic
 from .folder import Folder
 from .machine import undisturbed
 from .metrics import Scores, plain
-from .observe import Moment, Observer, in_use, observers
+from .observers import Moment, Observer, in_use, observers
 from .settings import Settings
+from .stopping import Target, rules
 
 
 class Callback:
@@ -57,41 +58,6 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """After the last scores: the run is finished."""
-
-
-class Stop(Protocol):
-    """A rule that may end a run before its last round; it is asked after every round."""
-
-    def reason(self, run: Run) -> str:
-        """Why the run should end now; empty: it should go on."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The test accuracy over all examples is there: how many rounds it takes is what is asked."""
-
-    accuracy: float
-
-    def reached(self, history: list[dict[str, Any]]) -> int | None:
-        """The first evaluated round that reached it."""
-        return next((row["round"] for row in history if (row.get("micro_accuracy") or 0.0) >= self.accuracy), None)
-
-    def reason(self, run: Run) -> str:
-        """Says when."""
-        there = self.reached(run.history)
-        return "" if there is None else f"the target of {self.accuracy:.4g} was reached in round {there}"
-
-
-@dataclass(frozen=True)
-class Patience:
-    """So many evaluations without a better validation score; only the validation split has a say."""
-
-    evaluations: int
-
-    def reason(self, run: Run) -> str:
-        """Says since when."""
-        waited = run.tally.since_best >= self.evaluations
-        return f"no better validation score since round {run.tally.best_round}" if waited else ""
 
 
 @dataclass(eq=False)
@@ -156,16 +122,10 @@ class Run:
 
     # -- stopping ------------------------------------------------------------------------------------------
 
-    @cached_property
-    def rules(self) -> tuple[Stop, ...]:
-        """What may end the run early."""
-        target, patience = self.settings.target, self.settings.patience
-        return ((Target(target),) if target is not None else ()) + ((Patience(patience),) if patience else ())
-
     @property
     def stopped(self) -> str:
         """Why the run ended before its last round; empty if it did not."""
-        return next((reason for rule in self.rules if (reason := rule.reason(self))), "")
+        return next((reason for rule in rules(self.settings) if (reason := rule.reason(self))), "")
 
     @property
     def rounds_to_target(self) -> int | None:

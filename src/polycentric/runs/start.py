@@ -40,7 +40,7 @@ from .evaluate import evaluate
 from .folder import Folder
 from .loop import Callback, Run
 from .machine import device_of, use_precision
-from .observe import Observer
+from .observers import Observer
 from .outputs import Recorder, check_the_same, environment, identity
 from .recipes import build_method, words_of
 from .settings import Settings

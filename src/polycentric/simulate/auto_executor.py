@@ -31,7 +31,7 @@ from torch import nn
 from ..data import Federation, Split
 from ..errors import UsageError, unknown
 from ..learn import Compiled, Executor, Looped, Stacked
-from ..learn.execute.probe import runs_stacked
+from ..learn.execute.stackable import runs_stacked
 from ..learn.learner import BLOCK_BYTES
 from ..method import Exchange, State
 from ..models.text import LSTM

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..data import Split
 from ..errors import require
 from ..learn import Executor
-from ..learn.execute.probe import draws
+from ..learn.execute.stackable import draws
 from ..round import Answer
 from ..stacks.cohort import Cohort
 from ..tasks.task import Task

@@ -13,7 +13,7 @@ from ...stacks.stack import Stacks
 from ...tasks.task import Batch, Task, parameter_key
 from ..batches import BatchSchedule, batch_at
 from ..learner import Client, Executor, Learner, Objective, UpdateSpec, stepped
-from .probe import draws
+from .stackable import draws
 
 SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
 FREE = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Flatten, nn.Linear, nn.Identity)

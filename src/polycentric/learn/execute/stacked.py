@@ -28,8 +28,8 @@ from ..gpu.in_place import descend
 from ..gpu.overrides import use_gpu_kernels
 from ..learner import Client, Executor, Learner
 from .captured import Captured
-from .probe import draws
 from .scan import Scan, Steps, clients_in, copied, over_stretches
+from .stackable import draws
 
 
 class Stacked(Executor):

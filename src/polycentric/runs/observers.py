@@ -8,7 +8,7 @@ An observer takes a `Moment` and gives numbers by name; together they are a line
     pc.run(method, federation, observers=[sparsity])
 
 stands behind ours. Observers look and change nothing; what happens *because* of a number is a matter of callbacks
-and of rules that stop a run (both in `runs.loop`).
+(`runs.loop`) and of rules that stop a run (`runs.stopping`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""Rules that end a run before its last round: a target that is reached, patience that is at its end.
+
+A rule is asked after every round, in the order of `rules`; the first that has a reason ends the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+
+class Stop(Protocol):
+    """A rule that may end a run before its last round; it is asked after every round."""
+
+    def reason(self, run: Run) -> str:
+        """Why the run should end now; empty: it should go on."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The test accuracy over all examples is there: how many rounds it takes is what is asked."""
+
+    accuracy: float
+
+    def reached(self, history: list[dict[str, Any]]) -> int | None:
+        """The first evaluated round that reached it."""
+        return next((row["round"] for row in history if (row.get("micro_accuracy") or 0.0) >= self.accuracy), None)
+
+    def reason(self, run: Run) -> str:
+        """Says when."""
+        there = self.reached(run.history)
+        return "" if there is None else f"the target of {self.accuracy:.4g} was reached in round {there}"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """So many evaluations without a better validation score; only the validation split has a say."""
+
+    evaluations: int
+
+    def reason(self, run: Run) -> str:
+        """Says since when."""
+        waited = run.tally.since_best >= self.evaluations
+        return f"no better validation score since round {run.tally.best_round}" if waited else ""
+
+
+def rules(settings: Settings) -> tuple[Stop, ...]:
+    """The rules that settings ask for."""
+    target, patience = settings.target, settings.patience
+    return ((Target(target),) if target is not None else ()) + ((Patience(patience),) if patience else ())
