@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .simulate.ranks import join_ranks
     from .stacks.mixing import Mixing
     from .stacks.stack import KeepPrivate
+    from .tasks.metric import Metric
     from .tasks.task import Task
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
     from .topology.cells.by_cell import ByCell
@@ -72,6 +73,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "simulate.ranks": "join_ranks",
     "stacks.mixing": "Mixing",
     "stacks.stack": "KeepPrivate",
+    "tasks.metric": "Metric",
     "tasks.task": "Task",
     "topology": "Alone Cells Clusters Gossip Graph Matchings Star TwoLevel metropolis",
     "topology.cells.by_cell": "ByCell",
@@ -99,9 +101,20 @@ __all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "ByCell", "Ca
 __all__ += ["CellTable", "Cells", "Churn", "Classes", "Clusters", "Complete", "Curvature", "Delays", "Dirichlet"]
 __all__ += ["Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation", "Gaussian"]
 __all__ += ["Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum", "LabelFlip"]
-__all__ += ["LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Mixing", "Moment", "Momentum"]
-__all__ += ["Natural", "Normalised", "NotANumber", "Overlap", "PathGraph", "Physical", "Poisson", "Prox", "Quantity"]
-__all__ += ["Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings", "Shards", "SignFlip", "Simulation"]
+__all__ += ["LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment"]
+__all__ += ["Momentum", "Natural", "Normalised", "NotANumber", "Overlap", "PathGraph", "Physical", "Poisson", "Prox"]
+__all__ += [
+    "Quantity",
+    "Ring",
+    "RingCells",
+    "Rotations",
+    "Run",
+    "SameValue",
+    "Settings",
+    "Shards",
+    "SignFlip",
+    "Simulation",
+]
 __all__ += ["SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train"]
 __all__ += ["TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "choose_k", "compare", "dpa_sgd", "dpsgd"]
 __all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]

@@ -90,8 +90,8 @@ def test_describe_bins_many_clients_and_classes() -> None:
 
 def test_real_targets_are_described_without_labels() -> None:
     federation = deal(teacher(), Natural())
-    assert "real targets" in shown(federation)
-    with pytest.raises(UsageError, match="real targets"):
+    assert "numbers to predict" in shown(federation)
+    with pytest.raises(UsageError, match="numbers to predict"):
         heterogeneity(federation)
 
 

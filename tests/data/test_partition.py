@@ -239,7 +239,9 @@ def test_load_chooses_what_fits() -> None:
     assert load(teacher()).n_clients == 10
     assert load("synthetic", clients=7).n_clients == 7
     big = numbered(12_000)
-    assert load(big).n_clients == 100
+    assert load(big, "iid").n_clients == 100
+    with pytest.raises(UsageError, match="--partition iid"):  # nobody said whose an example is
+        load(big)
     federation = load(big, "iid", clients=3)
     assert load(federation) is federation
     with pytest.raises(UsageError, match="dealt already"):

@@ -145,7 +145,8 @@ def test_regressions_are_scored_by_their_loss(quadratics: Make, made: Make) -> N
 
     done = trained(fedavg(lr=0.1), made(parts(train), parts(test)))
     scores = evaluate(done.method, done.state, done.clients, done.federation.test)
-    assert scores.summary().keys() == {"micro_loss", "macro_loss", "clients_without_examples"}
+    errors = {f"{over}_{name}" for over in ("micro", "macro", "worst_decile") for name in ("rmse", "mae")}
+    assert scores.summary().keys() == {"micro_loss", "macro_loss", "r2", "clients_without_examples", *errors}
     for client in range(4):
         mine = done.federation.test.of(client)
         errors = done.model_of(client)(mine.x).detach().squeeze(-1) - mine.y

@@ -13,6 +13,8 @@ from polycentric.runs.metrics import (
     gini,
     participation,
     score,
+    score_labels,
+    score_numbers,
     share_below,
     worst_decile,
 )
@@ -133,9 +135,25 @@ def test_nobody_with_examples_has_nothing_to_say():
     assert scores.summary() == {"clients_without_examples": 3.0}
 
 
-def test_a_regression_has_losses_only():
-    scores = score(None, np.zeros(3), np.array([1.0, 2.0, 6.0]), np.array([0, 0, 2]), 3, 0)
-    assert scores.summary() == {"micro_loss": 3.0, "macro_loss": 3.75, "clients_without_examples": 1.0}
+def test_numbers_are_scored_by_their_errors():
+    answers, y = np.array([[1.0], [4.0], [1.0]]), np.array([0.0, 1.0, 5.0])
+    scores = score_numbers(answers, y, np.array([1.0, 2.0, 6.0]), np.array([0, 0, 2]), 3)
+    found = scores.summary()
+    assert found["micro_loss"] == 3.0 and found["macro_loss"] == 3.75 and found["clients_without_examples"] == 1.0
+    assert found["micro_rmse"] == pytest.approx(np.sqrt((1 + 9 + 16) / 3))
+    assert found["macro_rmse"] == pytest.approx((np.sqrt(5) + 4) / 2) and found["worst_decile_rmse"] == 4.0
+    assert found["micro_mae"] == pytest.approx(8 / 3) and found["macro_mae"] == 3.0
+    assert found["r2"] == pytest.approx(1 - 26 / ((y - 2) ** 2).sum())
+    assert scores.served.tolist()[::2] == [-1.5, -6.0]  # less loss is better
+
+
+def test_several_labels_are_scored_one_by_one():
+    y = np.array([[1, 0], [1, 1], [0, 1]])
+    told = np.array([[1, 0], [1, 0], [0, 0]])
+    scores = score_labels(told, y, np.zeros(3), np.array([0, 0, 1]), 2)
+    assert scores.accuracy.tolist() == [0.75, 0.5] and scores.summary()["micro_exact"] == pytest.approx(1 / 3)
+    assert scores.f1.tolist() == [0.5, 0.0]  # the first label 1, the second 0; then only the second occurs
+    assert scores.pooled_f1 == 0.5
 
 
 @pytest.mark.parametrize("n", [1, 5, 9, 10, 19, 20, 35])

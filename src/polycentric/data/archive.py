@@ -49,6 +49,12 @@ def unzipped(path: Path, wanted: Sequence[str], limit: int = LIMIT) -> Arrays:
         return {key: _array(archive, info, path) for key, info in members.items()}
 
 
+def names_in(path: Path) -> list[str]:
+    """The names of all arrays of an .npz file."""
+    with _opened(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
 def shapes(path: Path, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The shapes of the wanted arrays, without reading them."""
     found = {}

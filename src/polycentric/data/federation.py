@@ -1,7 +1,8 @@
 """A federation: every client's examples, in contiguous tensors with offsets, no padding.
 
     x       (examples, *shape)      all clients' examples, one client after another
-    y       (examples,)             labels, or real targets
+    y       (examples,)             classes as whole numbers, or a number to predict
+            (examples, targets)     several numbers to predict, or 0 and 1 for each of several labels
     offset  (clients + 1,)          client k owns examples offset[k] .. offset[k+1]
 
 Where clients share examples, `piece` says which run offset[p] .. offset[p+1] each of them reads, and there are as many
@@ -13,15 +14,19 @@ Images are stored as bytes and become numbers in [0, 1] when a batch is taken.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
+
+Kind = Literal["classes", "labels", "numbers"]  # one of several classes; any of several labels; numbers
+Inputs = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of several inputs that lie end to end in one row
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +34,7 @@ class Split:
     """One part (train, valid or test) of every client's examples."""
 
     x: Tensor  # (examples, *shape), uint8, integer symbols or floats
-    y: Tensor  # (examples,)
+    y: Tensor  # (examples,) or (examples, targets)
     offset: Tensor  # (clients + 1,) int64
     piece: Tensor | None = None  # (clients,) int64, the run of examples a client reads; None: client k reads run k
 
@@ -79,6 +84,23 @@ class Split:
         return Split(x[order].contiguous(), y[order].contiguous(), offset)
 
 
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Features about zero and of one scale: (x - mean) / spread, feature by feature."""
+
+    mean: Tensor  # (features,) float64, or (channels, 1) of series
+    spread: Tensor  # the same, nowhere zero
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scaled examples."""
+        return ((x.double() - self.mean) / self.spread).float()
+
+
+def kind_of(y: Tensor, classes: tuple[str, ...]) -> Kind:
+    """What is learned from such targets."""
+    return "numbers" if not classes else "labels" if y.dim() == 2 else "classes"
+
+
 @dataclass(frozen=True)
 class Source:
     """The words that load a federation again."""
@@ -88,10 +110,12 @@ class Source:
     clients: int | None
     seed: int
     valid: float
+    standardise: str = "no"
 
     def settings(self, others: Mapping[str, Any]) -> dict[str, Any]:
         """As settings of a run; its own seed deals the data where it is the same."""
         words = {"data": self.data, "partition": self.partition, "clients": self.clients, "valid": self.valid}
+        words |= {} if self.standardise == "no" else {"standardise": self.standardise}
         return words | ({} if self.seed == others.get("seed", 0) else {"data_seed": self.seed})
 
 
@@ -110,6 +134,11 @@ class Federation:
     protected: Tensor | None = None  # (clients,) protected attribute, for fairness
     note: str = ""  # what the reader of a number must know about these data
     symbols: int = 0  # size of the alphabet where x holds symbols
+    targets: tuple[str, ...] = ()  # names of the numbers to predict, where they have any
+    columns: tuple[str, ...] = ()  # names of the features, where they have any
+    inputs: Inputs = ()  # where a model takes several inputs: how x is cut
+    scaling: Scaling | None = None  # what was done to the features
+    recipe: Mapping[str, Any] | None = None  # how rows of a table became x and y, as JSON can hold it
     source: Source | None = None  # how it was loaded, where words say it
 
     def __post_init__(self) -> None:
@@ -119,6 +148,9 @@ class Federation:
             split: Split = getattr(self, part)
             require(len(split.sizes) == n, f"{part} has {len(split.sizes)} clients, not {n}")
             _check_values(self.name, part, split, len(self.classes))
+        if self.inputs:
+            wide, width = tuple(self.train.x.shape[1:]), sum(math.prod(shape) for _, shape in self.inputs)
+            require(wide == (width,), f"federation '{self.name}': inputs are {width} numbers, but x has shape {wide}")
         require(len(self.train) > 0, f"federation '{self.name}' has no training examples")
 
     @property
@@ -128,8 +160,13 @@ class Federation:
 
     @property
     def n_outputs(self) -> int:
-        """Numbers a model must put out: one for each class, or one real value."""
-        return len(self.classes) or 1
+        """Numbers a model must put out: one for each class or label, or one for each number to predict."""
+        return len(self.classes) or (self.train.y.shape[1] if self.train.y.dim() == 2 else 1)
+
+    @property
+    def kind(self) -> Kind:
+        """What is learned."""
+        return kind_of(self.train.y, self.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -203,6 +240,16 @@ class Pool:
     protected: Tensor | None = None  # (examples,)
     note: str = ""
     symbols: int = 0
+    targets: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    inputs: Inputs = ()
+    scaling: Scaling | None = None
+    recipe: Mapping[str, Any] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What is learned."""
+        return kind_of(self.y, self.classes)
 
     def __post_init__(self) -> None:
         for part in ("y", "client", "test", "common_test", "group", "protected"):
@@ -225,6 +272,11 @@ def _check_values(name: str, part: str, split: Split, n_classes: int) -> None:
         )
     if split.y.is_floating_point():
         require(bool(split.y.isfinite().all()), f"data '{name}': a {part} target is NaN or infinite")
+        if n_classes:
+            good = (
+                split.y.dim() == 2 and split.y.shape[1] == n_classes and bool(((split.y == 0) | (split.y == 1)).all())
+            )
+            require(good, f"data '{name}': {n_classes} labels need {part} targets of 0 and 1, (examples, {n_classes})")
         return
     low, high = int(split.y.min()), int(split.y.max())
     require(

@@ -18,6 +18,7 @@ from rich.text import Text
 from torch import Tensor
 
 from ..errors import require
+from . import suspicious
 from .federation import Federation
 
 MOST_ROWS = 40
@@ -27,10 +28,13 @@ _COLOURS = ("#808080", "#5b7a9d", "#3f8fb5", "#35b1a1", "#e8b93e")  # by shade, 
 
 
 def label_counts(federation: Federation) -> Tensor:
-    """Training examples of every client in every class, (clients, classes)."""
+    """Training examples of every client in every class, or with every label, (clients, classes)."""
     n_classes = len(federation.classes)
-    require(n_classes > 0, f"federation '{federation.name}' has real targets, so there are no labels to count")
+    require(n_classes > 0, f"federation '{federation.name}' has numbers to predict, so there are no labels to count")
     train = federation.train
+    if federation.kind == "labels":
+        none = torch.zeros(federation.n_clients, n_classes, dtype=torch.int64)
+        return none.index_add(0, train.owner.cpu(), train.y.cpu().long())
     cell = train.owner * n_classes + train.y.cpu()
     return torch.bincount(cell, minlength=federation.n_clients * n_classes).view(-1, n_classes)
 
@@ -102,7 +106,7 @@ def _facts(federation: Federation) -> list[tuple[str, str]]:
         ("one example", _example(federation)),
         ("clients", f"{federation.n_clients:,}"),
         ("training examples a client", f"{least:,.0f} to {most:,.0f}, median {median:,.0f}"),
-        ("classes", f"{len(federation.classes)}" if federation.classes else "none: real targets"),
+        _what_is_learned(federation),
     ]
     if federation.group is not None:
         counts = torch.bincount(federation.group, minlength=len(federation.group_names)).tolist()
@@ -114,7 +118,15 @@ def _facts(federation: Federation) -> list[tuple[str, str]]:
         facts.append(("heterogeneity", f"{distance:.3f} (0: all alike, 1: nothing in common)"))
     if federation.note:
         facts.append(("note", federation.note))
-    return facts
+    return facts + [("mind", found) for found in suspicious.all_of(federation)]
+
+
+def _what_is_learned(federation: Federation) -> tuple[str, str]:
+    if federation.kind == "numbers":
+        names = f": {', '.join(federation.targets)}" if federation.targets else ""
+        return "numbers to predict", f"{federation.n_outputs}{names}"
+    several = federation.kind == "labels"
+    return ("labels" if several else "classes"), f"{len(federation.classes)}{', several an example' * several}"
 
 
 def _example(federation: Federation) -> str:

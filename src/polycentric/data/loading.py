@@ -19,7 +19,9 @@ from .dealing import Partition, crossed, for_training, some_of_each
 from .federation import Federation, Pool, Source, Split
 from .partition import Natural, Skewed, parse
 from .rotations import Sampled, Turned
-from .sources import find, read
+from .scaling import standardised
+from .sources import built_in, find, read
+from .suspicious import warn
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
 
@@ -31,45 +33,64 @@ def load(
     clients: int | None = None,
     seed: int = 0,
     valid: float = 0.0,
+    standardise: str = "no",
 ) -> Federation:
     """The clients and their data, by a name or a path.
 
     Arguments:
         data: a name (see `available`), a path, a pool, or a federation, which is returned as it is.
-        partition: how to deal the examples, as a text (see `parse`) or an object; None keeps natural clients
-            where there are some, and deals IID otherwise.
+        partition: how to deal the examples, as a text (see `parse`) or an object; None keeps natural clients. Data
+            of your own without clients need one; sets that come with this package are dealt IID without.
         clients: how many; by default all natural ones, else 100, or 40 for fewer than 10,000 examples.
         seed: of all draws.
         valid: fraction of every client's training examples kept for validation.
+        standardise: "train" brings every feature to mean 0 and deviation 1 over all training examples; see `scaling`.
 
     >>> load("digits", "rotations=4").n_clients
     40
     """
     if isinstance(data, Federation):
-        good = partition is None and clients is None
+        good = partition is None and clients is None and standardise == "no"
         require(good, f"federation '{data.name}' is dealt already; give a name or a pool to deal anew")
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
-    source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid)
+    require(standardise in ("no", "train"), f"standardise must be no or train, got {standardise!r}")
+    source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid, standardise)
     if partition is None:
-        partition = "natural" if pool.client is not None else "iid"
+        partition = _without_partition(pool, data)
     if isinstance(partition, str):
         small = len(pool.y) < _SMALL and not partition.strip().startswith(("natural", "skewed"))
         partition = parse(partition, clients, 40 if small else None)
     elif clients is not None:
         partition = _with_clients(partition, clients)
-    return replace(deal(pool, partition, seed, valid=valid), source=source)
+    federation = replace(deal(pool, partition, seed, valid=valid), source=source)
+    federation = standardised(federation) if standardise == "train" else federation
+    warn(federation)
+    return federation
+
+
+def _without_partition(pool: Pool, data: str | Path | Pool) -> str:
+    """Natural clients, or IID ones for sets that are built in; other data must say which."""
+    if pool.client is not None:
+        return "natural"
+    require(
+        isinstance(data, str) and built_in(data),
+        f"data '{pool.name}' do not say which client an example belongs to: name the clients (an array or column "
+        "`client`), or say how to deal the examples, such as --partition iid or --partition dirichlet=0.5 (in Python "
+        "partition='iid')",
+    )
+    return "iid"
 
 
 def _source(
-    data: str, partition: str | Partition | None, clients: int | None, seed: int, valid: float
+    data: str, partition: str | Partition | None, clients: int | None, seed: int, valid: float, standardise: str
 ) -> Source | None:
     """The words that load the same again; None where a partition has none."""
     try:
         words = partition if isinstance(partition, str) or partition is None else spell(partition, Partition)
     except NoWords:
         return None
-    return Source(data, words, clients, seed, valid)
+    return Source(data, words, clients, seed, valid, standardise)
 
 
 def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2) -> Federation:
@@ -116,6 +137,10 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
         protected=_majority(pool.protected, client, len(pool.clients)),
         note=pool.note,
         symbols=pool.symbols,
+        targets=pool.targets,
+        columns=pool.columns,
+        inputs=pool.inputs,
+        recipe=pool.recipe,
     )
 
 

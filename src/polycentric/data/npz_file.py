@@ -5,7 +5,11 @@ x                           examples: uint8 images (n, h, w) or (n, h, w, c), fl
 symbols                     says that x holds symbols (n, length), and how many there are
 jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
 text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
-y, classes                  labels 0..C-1 and their names; real targets have no classes
+y, classes                  labels 0..C-1 and their names; real numbers to predict have no classes
+                            (n, L) of 0 and 1 with L classes: several labels an example
+                            (n, t) of real numbers: several numbers to predict
+targets, columns            names of the numbers to predict, and of the features of vectors x
+recipe                      how rows of a table became x and y, as JSON
 client, client_names        natural client of each example (absent: the set must be partitioned)
 test, canonical_test        True for test examples: with natural clients, and in the set's usual form
 group, group_names          a known population of each example, to judge by
@@ -15,6 +19,7 @@ note                        what the reader of a number must know
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from itertools import pairwise
@@ -25,8 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, require
-from .archive import LIMIT, AnyArray, Arrays, reading, shapes, unzipped
+from ..errors import UsageError, require, unknown
+from .archive import LIMIT, AnyArray, Arrays, names_in, reading, shapes, unzipped
 from .federation import Pool
 from .pictures import unpacked
 
@@ -34,7 +39,7 @@ MOST_CLASSES = 100_000
 WINDOW = 80  # characters in, one out: LEAF's task on Shakespeare
 KNOWN = (
     *("x", "jpeg", "offset", "text", "role", "vocab", "symbols", "y", "classes", "client", "client_names"),
-    *("test", "canonical_test", "group", "group_names", "protected", "note"),
+    *("test", "canonical_test", "group", "group_names", "protected", "note", "targets", "columns", "recipe"),
 )
 
 
@@ -49,10 +54,20 @@ def npz(path: str | Path, *, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
     """
     path = Path(path)
     with reading(path):
+        check_names(path)
         arrays = unzipped(path, KNOWN, limit)
         if "text" in arrays:
             return _text(path, arrays, stride)
         return _examples(path, arrays, limit)
+
+
+def check_names(path: Path) -> None:
+    """Refuse an array that nobody would read: `clients` in place of `client` would be a set without clients."""
+    for name in names_in(path):
+        if name not in KNOWN:
+            raise UsageError(
+                f"{path.name}: {unknown('array', name, KNOWN)}; rename it, or leave it out if it is of no use"
+            )
 
 
 def save(pool: Pool, path: Path) -> None:
@@ -66,8 +81,10 @@ def save(pool: Pool, path: Path) -> None:
     optional |= {"group": pool.group, "protected": pool.protected}
     arrays |= {key: value.numpy() for key, value in optional.items() if value is not None}
     names = {"client_names": pool.clients, "group_names": pool.group_names}
+    names |= {"targets": pool.targets, "columns": pool.columns}
     arrays |= {key: _strings(value) for key, value in names.items() if value}
     arrays |= {"note": np.array(pool.note)} if pool.note else {}
+    arrays |= {"recipe": np.array(json.dumps(pool.recipe))} if pool.recipe is not None else {}
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -96,8 +113,11 @@ def summary(path: Path) -> str:
 
 
 def labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Check labels or real targets; without names a class is called by its number."""
-    require(y.ndim == 1, f"{name}: y has shape {y.shape}, but must be one label for each example")
+    """Check classes, several labels, or numbers to predict; without names a class is called by its number."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    require(y.ndim in (1, 2) and y.shape[1:] != (0,), f"{name}: y has shape {y.shape}, not (n,) or (n, targets)")
+    if y.ndim == 2 and (classes or y.dtype.kind in "biu"):
+        return _several_labels(name, y, classes)
     if y.dtype.kind == "f" and not classes:
         return finite(name, "y", y), ()
     require(y.dtype.kind in "biu", f"{name}: y is {y.dtype}, but labels must be whole numbers")
@@ -105,6 +125,14 @@ def labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Ten
     most = len(classes) if classes else MOST_CLASSES
     require(0 <= low and high < most, f"{name}: labels run from {low} to {high}, but must lie in 0 to {most - 1}")
     return torch.from_numpy(y.astype(np.int64)), classes or tuple(map(str, range(high + 1)))
+
+
+def _several_labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
+    good = bool(np.isin(y, (0, 1)).all())
+    require(good, f"{name}: y has shape {y.shape}, so it must hold 0 and 1 for each label, or real numbers to predict")
+    named = classes or tuple(map(str, range(y.shape[1])))
+    require(len(named) == y.shape[1], f"{name}: y has {y.shape[1]} labels, but classes has {len(named)} names")
+    return torch.from_numpy(y.astype(np.float32)), named
 
 
 def finite(name: str, what: str, values: AnyArray) -> Tensor:
@@ -160,6 +188,9 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
         protected=_whole(name, arrays, "protected", len(x)),
         note=_note(arrays),
         symbols=symbols,
+        targets=_names(name, arrays, "targets"),
+        columns=_names(name, arrays, "columns"),
+        recipe=_recipe(name, arrays),
     )
 
 
@@ -284,6 +315,17 @@ def _number(name: str, arrays: Arrays, key: str) -> int:
     good = value.ndim == 0 and value.dtype.kind in "iu" and 0 <= int(value) <= 1 << 31
     require(good, f"{name}: {key} must be one whole number")
     return int(value)
+
+
+def _recipe(name: str, arrays: Arrays) -> dict[str, Any] | None:
+    told = arrays.get("recipe")
+    if told is None:
+        return None
+    good = told.ndim == 0 and told.dtype.kind == "U"
+    recipe = json.loads(str(told)) if good else None
+    if not isinstance(recipe, dict):
+        raise UsageError(f"{name}: recipe must be a JSON object as a text")
+    return recipe
 
 
 def _note(arrays: Arrays) -> str:

@@ -54,8 +54,7 @@ def find(name: str) -> Pool:
     >>> find("digits").x.shape
     torch.Size([1797, 1, 8, 8])
     """
-    call = _CALL.fullmatch(name)
-    if call and call[1] in entries(Pool):
+    if built_in(name):
         made: Pool = part_of("data", name, Pool)
         return made
     if _NAME.fullmatch(name):
@@ -68,6 +67,12 @@ def find(name: str) -> Pool:
         return read(os.path.expanduser(name))
     choices = [found.name for found in available()]
     raise UsageError(f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in")
+
+
+def built_in(name: str) -> bool:
+    """Whether a name is one of those that need no file."""
+    call = _CALL.fullmatch(name)
+    return call is not None and call[1] in entries(Pool)
 
 
 def available() -> list[Found]:

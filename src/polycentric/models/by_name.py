@@ -10,19 +10,18 @@ features (features,), or a text (length,) of integer symbols, when the number of
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Literal
 
 import torch
 from torch import nn
 
 from ..errors import UsageError, require, unknown
+from ..language.own_code import imported
 from ..stacks import draw
 from .checks import check
 from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
@@ -85,7 +84,11 @@ MODELS: dict[str, NamedModel] = {
 
 
 def build(
-    name: str | nn.Module | Factory, shape: tuple[int, ...], n_outputs: int, seed: int = 0, symbols: int = 0
+    name: str | nn.Module | Factory,
+    shape: tuple[int, ...] | dict[str, tuple[int, ...]],
+    n_outputs: int,
+    seed: int = 0,
+    symbols: int = 0,
 ) -> nn.Module:
     """A module whose first parameters depend on the seed and on nothing else.
 
@@ -93,7 +96,7 @@ def build(
         name: a name of `MODELS`; or 'module:attribute', your own class or factory, called with (shape,
             n_outputs) if it accepts two arguments and with none if not; or that class or factory itself; or
             a module, which is checked and given back as it is.
-        shape: of one example, without the batch.
+        shape: of one example, without the batch; of several inputs, the shape of each by its name.
         n_outputs: classes, or numbers to predict.
         seed: of the first parameters. torch's own generators are left as they were.
         symbols: how many symbols a text is written with; 0 if the data are not text.
@@ -102,16 +105,17 @@ def build(
     >>> n_parameters(build("2nn", (1, 28, 28), 10))
     199210
     """
-    shape = tuple(shape)
-    good = len(shape) > 0 and min(shape) > 0
-    require(good, f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}")
+    if not isinstance(shape, dict):
+        shape = tuple(shape)
+        good = len(shape) > 0 and min(shape) > 0
+        require(good, f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}")
     require(n_outputs > 0, f"n_outputs is the number of classes, at least 1, not {n_outputs}")
     called = name if isinstance(name, str) else _called(name)
     # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
     with _seeded(seed):
-        source = _imported(name) if isinstance(name, str) and ":" in name else name
+        source = imported(name, "model") if isinstance(name, str) and ":" in name else name
     with _seeded(seed):
-        if isinstance(source, str):
+        if isinstance(source, str) and not isinstance(shape, dict):
             module = _from_ours(source, shape, n_outputs, symbols)
         else:
             module = _from_yours(source, called, shape, n_outputs)
@@ -143,28 +147,7 @@ def _from_ours(name: str, shape: tuple[int, ...], n_outputs: int, symbols: int) 
     return recipe.make(shape, n_outputs, symbols) if recipe.reads == "text" else recipe.make(shape, n_outputs)
 
 
-def _imported(name: str) -> object:
-    """What 'module:attribute' names."""
-    path, _, attribute = name.partition(":")
-    good = path != "" and attribute != ""
-    require(good, f"model '{name}' is neither a known name nor 'module:attribute'; write for example 'mynet:Net'")
-    try:
-        module = importlib.import_module(path)
-    except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen
-        raise UsageError(
-            f"model '{name}' cannot be imported: {_said(error)}; `python -c 'import {path}'` must work, "
-            "so install it or put its folder on PYTHONPATH"
-        ) from error
-    try:
-        found: object = attrgetter(attribute)(module)
-    except AttributeError as error:
-        raise UsageError(
-            f"model '{name}' cannot be imported: {_said(error)}; write '{path}:' and a name that is in it"
-        ) from error
-    return found
-
-
-def _from_yours(source: object, called: str, shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+def _from_yours(source: object, called: str, shape: object, n_outputs: int) -> nn.Module:
     """The user's module: given as such, or made by the user's class or factory."""
     if isinstance(source, nn.Module):
         return source

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from scipy.sparse import coo_array
 from torch import Tensor
@@ -20,8 +21,10 @@ from ..round import opened, receive
 from ..simulate.clients import Simulation
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, take, to_device_of, write
+from ..tasks.goals import GOALS
+from ..tasks.metric import Metric
 from ..topology import inner_products
-from .metrics import Scores, score
+from .metrics import Integers, Mark, Reals, Scores, mean_by_client, score, score_labels, score_numbers
 
 CHUNK = 4096  # examples of one model at once
 FEW = 1000  # centers whose inner products are all computed
@@ -32,21 +35,68 @@ RECTANGLE = 1 << 14  # examples of a block of models at once
 
 def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
     """Every client's score on its part of `split`, before or after some local training of its own."""
-    classes, device = clients.federation.classes, split.x.device
-    losses = torch.zeros(len(split), dtype=torch.float64, device=device)
-    predicted = torch.zeros(len(split), dtype=torch.int64, device=device)
-    margin = torch.zeros_like(losses)
+    federation, task, device = clients.federation, clients.task, split.x.device
+    metrics, gathers = task.metrics, _per_client(clients)
+    goal, two, n = GOALS[federation.kind], len(federation.classes) == 2 and federation.kind == "classes", len(split)
+    shape = (n,) if federation.kind == "classes" else (n, federation.n_outputs)
+    whole = federation.kind != "numbers"
+    answers = torch.zeros(shape, dtype=torch.int64 if whole else torch.float64, device=device)
+    losses, margin = torch.zeros(2, n, dtype=torch.float64, device=device)
+    marks = torch.zeros(len(metrics), n, dtype=torch.float64, device=device)
+    outputs_of = torch.zeros((n, federation.n_outputs) if any(gathers) else 0, dtype=torch.float64, device=device)
     state = assign_newcomers(method, state, clients)
     for index, outputs in _predictions(method, state, clients, split, fine_tune):  # this rank's share
-        losses[index] = clients.task.loss(outputs, clients.task.targets(split.y[index])).double()
-        predicted[index] = outputs.argmax(-1)
-        if len(classes) == 2:
+        targets = task.targets(split.y[index])
+        losses[index] = task.loss(outputs, targets).double()
+        answers[index] = goal.answers(outputs)
+        if two:
             margin[index] = outputs[..., 1].double() - outputs[..., 0].double()
-    losses, predicted, margin = losses.cpu(), predicted.cpu(), margin.cpu()  # a GPU is waited for once
-    clients.ranks.add(losses, predicted, margin)
-    labels, owner = split.y.cpu().numpy(), split.owner.cpu().numpy()
-    answers, sure = predicted.numpy() if classes else None, margin.numpy() if len(classes) == 2 else None
-    return score(answers, labels, losses.numpy(), owner, clients.federation.n_clients, len(classes), sure)
+        for at, (metric, per_client) in enumerate(zip(metrics, gathers, strict=True)):
+            if not per_client:
+                marks[at, index] = metric(outputs, targets)
+        if any(gathers):
+            outputs_of[index] = outputs.double()
+    found = [part.cpu() for part in (losses, answers, margin, marks, outputs_of)]  # a GPU is waited for once
+    clients.ranks.add(*found[: 3 if not metrics else 5])
+    losses, answers, margin, marks, outputs_of = found
+    y, owner = split.y.cpu().numpy(), split.owner.cpu().numpy()
+    told = (answers.numpy(), y, losses.numpy(), owner, federation.n_clients)
+    if federation.kind == "numbers":
+        scores = score_numbers(*told)
+    elif federation.kind == "labels":
+        scores = score_labels(*told)
+    else:
+        scores = score(*told, len(federation.classes), margin.numpy() if two else None)
+    if not metrics:
+        return scores
+    own = {}
+    for metric, per_client, values in zip(metrics, gathers, marks, strict=True):
+        each = mean_by_client(values.numpy(), owner, scores.count)
+        if per_client:
+            each = _of_each_client(metric, outputs_of.to(task.dtype), task.targets(split.y.cpu()), split, scores.count)
+        own[metric.name] = Mark(each, metric.lower_is_better)
+    return replace(scores, marks={**scores.marks, **own})
+
+
+def _per_client(clients: Simulation) -> list[bool]:
+    """Which metrics are made of all of a client's examples together."""
+    task, train = clients.task, clients.federation.train
+    if not task.metrics:
+        return []
+    x, y = train.x[:3].to(task.device), train.y[:3].to(task.device)
+    if len(x) == 1:
+        x, y = torch.cat([x, x]), torch.cat([y, y])
+    outputs = task.predict({name: row[0] for name, row in task.start().items()}, task.inputs(x)).detach()
+    return [not metric.per_example(outputs, task.targets(y)) for metric in task.metrics]
+
+
+def _of_each_client(metric: Metric, outputs: Tensor, targets: Tensor, split: Split, count: Integers) -> Reals:
+    each = np.full(len(count), np.nan)
+    for k in count.nonzero()[0]:
+        first = int(split.first[k])
+        mine = slice(first, first + int(split.sizes[k]))
+        each[k] = float(metric(outputs[mine], targets[mine]))
+    return each
 
 
 def optimistic(method: Method, state: State, clients: Simulation, split: Split) -> tuple[Scores, Scores] | None:
@@ -62,7 +112,7 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     """
     exchange = method.at(state.round)[-1]
     own = exchange.topology.at_home or state.kept.keys() & set(clients.task.names)
-    if own or not clients.federation.classes or not len(split):
+    if own or clients.federation.kind != "classes" or not len(split):
         return None
     centers, n = state.centers["model"], clients.federation.n_clients
     owner, labels = split.owner.cpu(), split.y.cpu()
@@ -143,9 +193,10 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     if learned is not None and bool(learned.any()):
         rows = rows[learned.to(rows.device)]
     loss, predicted = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
-    right = (predicted == split.y.cpu()).double()
     found = {"average_loss": float(loss.mean())}
-    return found | ({"average_accuracy": float(right.mean())} if clients.federation.classes else {})
+    if clients.federation.kind == "numbers":
+        return found
+    return found | {"average_accuracy": float((predicted == split.y.cpu()).double().mean())}
 
 
 class EdgeScores(NamedTuple):
@@ -157,7 +208,7 @@ class EdgeScores(NamedTuple):
 
 def edge_scores(method: Method, state: State, clients: Simulation, split: Split) -> EdgeScores | None:
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
-    if not _one_model(method, state, clients) or not len(split) or not clients.federation.classes:
+    if not _one_model(method, state, clients) or not len(split) or clients.federation.kind != "classes":
         return None
     down = method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model")
     receiver, sender, _ = down.links
@@ -208,11 +259,11 @@ def _one_model(method: Method, state: State, clients: Simulation) -> bool:
 @torch.no_grad()
 def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
     """(loss, prediction) of one model on every example of a split, on the host."""
-    losses, predicted = [], []
+    losses, predicted, goal = [], [], GOALS[clients.federation.kind]
     for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
         outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
         losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())
-        predicted.append(outputs.argmax(-1))
+        predicted.append(goal.answers(outputs))
     return torch.cat(losses).cpu(), torch.cat(predicted).cpu()
 
 

@@ -83,7 +83,8 @@ def run_cells(
         return _beside_each_other(cells, parent, jobs, progress)
     out, federations = [], {}
     for cell in cells:
-        data = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.valid, cell.patience)
+        dealt = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.standardise)
+        data = (*dealt, cell.valid, cell.patience)
         if data not in federations:
             federations = {data: load_data(cell)}  # the newest only: cells of one federation stand together
         out.append(run_cell(cell, parent, federations[data]))

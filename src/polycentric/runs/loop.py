@@ -13,6 +13,7 @@ TensorBoard, and whatever a user brings.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 from ..data import Federation
-from ..errors import Diverged, Lost, require
+from ..errors import Diverged, Lost, require, unknown
 from ..learn import Train
 from ..method import Method, State
 from ..round import Trip, opened, receive, run_round
@@ -35,7 +36,7 @@ from .checkpoint import Tally
 from .evaluate import all_clients, assign_newcomers, evaluate, optimistic
 from .folder import Folder
 from .machine import undisturbed
-from .metrics import Scores, plain
+from .metrics import Scores, lower_is_better, plain
 from .observers import Moment, Observer, in_use, observers
 from .settings import Settings
 from .stopping import Target, rules
@@ -210,8 +211,7 @@ class Run:
             row |= measure(now)
         self.scores |= {"in_use": now.scores} if trips else {"in_use": now.scores, "initial": now.scores}
         if trips and "valid_micro_loss" in row:
-            score = row.get("valid_micro_accuracy", -row["valid_micro_loss"])
-            self.tally = self.tally.judged(score, self.state.round)  # only the validation split has a say
+            self.tally = self.tally.judged(self._monitored(row), self.state.round)  # only validation has a say
             self.best = self.state if self.tally.best_round == self.state.round else self.best
         row = plain(row)
         self.history.append(row)
@@ -220,6 +220,19 @@ class Run:
             self.places[self.state.round] = assignment.cpu().tolist()
         self._moment = now.settled()
         self._tell("on_evaluation", row)
+
+    def _monitored(self, row: dict[str, Any]) -> float:
+        """What early stopping goes by, more is better."""
+        asked = self.settings.monitor
+        if asked is None:
+            return float(row.get("valid_micro_accuracy", -row["valid_micro_loss"]))
+        name = f"valid_{asked.removeprefix('valid_')}"
+        if name not in row:
+            known = [key.removeprefix("valid_") for key in row if key.startswith("valid_")]
+            raise unknown("metric to monitor", asked, known)
+        own = {metric.name: metric.lower_is_better for metric in self.clients.task.metrics}
+        less = own.get(re.sub("^valid_(micro|macro|worst_decile)_", "", name), lower_is_better(name))
+        return -row[name] if less else float(row[name])
 
     def _finish(self) -> None:
         """The best state where one was kept, and the last scores."""

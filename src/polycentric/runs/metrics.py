@@ -10,9 +10,15 @@ labels or predictions (0/0 counts as 0):
     macro_f1         mean of f_i
     pooled_f1        class-macro F1 of all predictions together
     worst_decile_accuracy                       mean a_i of the worst tenth of the clients
+    r2               1 - sum (z - y)^2 / sum (y - mean y)^2      numbers to predict: of all examples together
     auc              P(s > s') + P(s = s') / 2  two classes: s of a random example of class 1, s' of class 0, all
                                                 clients' together; the area under the ROC curve
     minority_recall                             two classes: share of the rarer class that is recognised
+
+Where several labels are learned, a_i is the share of labels that are right, f_i the mean F1 over labels, and `exact`
+the share of examples with all labels right. Where numbers are predicted, `rmse` is the root of the mean squared error
+and `mae` the mean absolute error of a client; micro_rmse is that of all examples. Metrics of the user's own have the
+same three forms (micro, macro, worst_decile).
 
 Clients without test examples count nowhere, and are counted.
 """
@@ -21,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +37,7 @@ Reals = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-POOLED = ("pooled_f1", "auc", "minority_recall")  # over all clients' examples together
+POOLED = ("pooled_f1", "auc", "minority_recall", "r2")  # over all clients' examples together
 
 
 def is_share(name: str) -> bool:
@@ -40,7 +46,37 @@ def is_share(name: str) -> bool:
     >>> is_share("worst_decile_accuracy"), is_share("condition")
     (True, False)
     """
-    return any(word in name for word in ("accuracy", "f1", "share", "auc", "recall"))
+    return any(word in name for word in ("accuracy", "f1", "share", "auc", "recall", "exact"))
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether less of one of our own metrics is better.
+
+    >>> lower_is_better("valid_macro_rmse"), lower_is_better("micro_accuracy")
+    (True, False)
+    """
+    return any(word in name for word in ("loss", "rmse", "mae", "disagreement", "dissimilarity", "consensus"))
+
+
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """One more number for each client."""
+
+    values: Reals  # (clients,) NaN where there are no examples
+    lower_is_better: bool = False
+    root: bool = False  # of a mean: over clients the means are averaged
+
+    def summary(self, name: str, count: Integers) -> dict[str, float]:
+        """Over all examples, over clients, and the worst tenth of the clients."""
+        there = (count > 0) & ~np.isnan(self.values)
+        if not there.any():
+            return {}
+        v, n = self.values[there], count[there]
+        with np.errstate(over="ignore"):
+            micro = float(np.sqrt(n @ v**2 / n.sum()) if self.root else n @ v / n.sum())
+        sign = -1 if self.lower_is_better else 1
+        worst = sign * worst_decile(sign * v)
+        return {f"micro_{name}": micro, f"macro_{name}": float(v.mean()), f"worst_decile_{name}": worst}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +90,8 @@ class Scores:
     pooled_f1: float
     auc: float = float("nan")  # of all examples together, where there are two classes
     minority_recall: float = float("nan")
+    r2: float = float("nan")
+    marks: Mapping[str, Mark] = field(default_factory=dict)  # of numbers to predict, several labels, a user's own
 
     @property
     def there(self) -> npt.NDArray[np.bool_]:
@@ -64,7 +102,13 @@ class Scores:
         """The scores of some clients; what is pooled over all cannot be told for them."""
         mine = {name: getattr(self, name)[which] for name in ("count", "loss", "accuracy", "f1")}
         unknown = dict.fromkeys(POOLED, float("nan"))
-        return replace(self, **(mine | unknown))
+        marks = {name: replace(mark, values=mark.values[which]) for name, mark in self.marks.items()}
+        return replace(self, **(mine | unknown), marks=marks)
+
+    @property
+    def served(self) -> Reals:
+        """How well every client is served, more is better: accuracy, or minus the loss where there is none."""
+        return -self.loss if np.isnan(self.accuracy[self.there]).any() else self.accuracy
 
     def summary(self) -> dict[str, float]:
         """The numbers of one evaluation, by name."""
@@ -86,6 +130,10 @@ class Scores:
                 "accuracy_p90": float(np.percentile(a, 90)),
                 "accuracy_std": float(a.std()),
             }
+        elif not math.isnan(self.r2):
+            out["r2"] = self.r2
+        for name, mark in self.marks.items():
+            out |= mark.summary(name, self.count)
         out["clients_without_examples"] = float((~self.there).sum())
         return out
 
@@ -95,8 +143,48 @@ def plain(numbers: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
+def mean_by_client(values: Reals, owner: Integers, count: Integers) -> Reals:
+    """The mean over each client's examples, (clients,); NaN where there are none."""
+    with np.errstate(invalid="ignore"):
+        mean: Reals = np.bincount(owner, weights=values, minlength=len(count)) / count
+    return mean
+
+
+def score_numbers(answers: Reals, y: Reals, losses: Reals, owner: Integers, n_clients: int) -> Scores:
+    """Scores of every client from the numbers predicted, (examples, targets), and the true ones."""
+    y, answers = y.reshape(len(y), -1).astype(np.float64), answers.reshape(len(y), -1)
+    count, nothing = np.bincount(owner, minlength=n_clients), np.full(n_clients, np.nan)
+    off = answers - y
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = off**2
+    rmse = Mark(np.sqrt(mean_by_client(square.mean(1), owner, count)), lower_is_better=True, root=True)
+    mae = Mark(mean_by_client(np.abs(off).mean(1), owner, count), lower_is_better=True)
+    spread = ((y - y.mean(0)) ** 2).sum(0) if len(y) else np.zeros(1)
+    r2 = float((1 - square.sum(0) / spread).mean()) if (spread > 0).all() else float("nan")
+    loss = mean_by_client(losses, owner, count)
+    return Scores(count, loss, nothing, nothing, float("nan"), r2=r2, marks={"rmse": rmse, "mae": mae})
+
+
+def score_labels(answers: Integers, y: Integers, losses: Reals, owner: Integers, n_clients: int) -> Scores:
+    """Scores of every client from 0 and 1 for each label, (examples, labels), told and true."""
+    count = np.bincount(owner, minlength=n_clients)
+    right = answers == y
+    accuracy = mean_by_client(right.mean(1), owner, count)
+    exact = Mark(mean_by_client(right.all(1).astype(np.float64), owner, count))
+
+    def by_label(values: npt.NDArray[Any]) -> Reals:
+        out = np.zeros((n_clients, y.shape[1]))
+        np.add.at(out, owner, values)
+        return out
+
+    counts = [by_label(values) for values in (answers * y, y, answers)]
+    f1, pooled = _class_macro_f1(*counts), _class_macro_f1(*(c.sum(0, keepdims=True) for c in counts))
+    loss = mean_by_client(losses, owner, count)
+    return Scores(count, loss, accuracy, f1, float(pooled[0]), marks={"exact": exact})
+
+
 def score(
-    predicted: Integers | None,
+    predicted: Integers,
     labels: Integers,
     losses: Reals,
     owner: Integers,
@@ -106,15 +194,11 @@ def score(
 ) -> Scores:
     """Scores of every client, from one prediction, label, loss and owner for every example.
 
-    `predicted` is None in a regression, where only losses count. `margin` is how much more class 1 is believed in than
-    class 0, where there are two.
+    `margin` is how much more class 1 is believed in than class 0, where there are two.
     """
     count = np.bincount(owner, minlength=n_clients)
     with np.errstate(invalid="ignore"):
         loss = np.bincount(owner, weights=losses, minlength=n_clients) / count
-        if predicted is None:
-            nothing = np.full(n_clients, np.nan)
-            return Scores(count, loss, nothing, nothing, float("nan"))
         right = predicted == labels
         accuracy = np.bincount(owner, weights=right, minlength=n_clients) / count
 
@@ -166,9 +250,9 @@ def worst_decile(accuracy: Reals) -> float:
 
 
 def share_below(scores: Scores, alone: Scores) -> float:
-    """The share of clients whose accuracy is below another one's: training alone, or before fine-tuning."""
-    both = scores.there & alone.there & ~np.isnan(scores.accuracy) & ~np.isnan(alone.accuracy)
-    return float((scores.accuracy[both] < alone.accuracy[both]).mean()) if both.any() else float("nan")
+    """The share of clients who are served worse than by another model: trained alone, or before fine-tuning."""
+    both = scores.there & alone.there & ~np.isnan(scores.served) & ~np.isnan(alone.served)
+    return float((scores.served[both] < alone.served[both]).mean()) if both.any() else float("nan")
 
 
 def gini(values: npt.ArrayLike) -> float:

@@ -48,6 +48,9 @@ class Settings(BaseModel):
     valid: float = option(
         0.0, "Share of every client's training examples held out for validation.", ge=0, lt=1, bound=False
     )
+    standardise: Literal["no", "train"] = option(
+        "no", "train: every feature gets mean 0 and deviation 1 over all training examples.", bound=False
+    )
     data_seed: int | None = option(None, "Of how data are dealt. [default: the seed]", ge=0, lt=1 << 63, bound=False)
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
@@ -68,6 +71,15 @@ class Settings(BaseModel):
         "Stop after so many evaluations without a better validation score, and keep the best model.",
         ge=1,
         bound=False,
+    )
+    monitor: str | None = option(
+        None,
+        "The validation metric that patience and the best model go by, such as macro_f1. [default: micro_accuracy, or "
+        "micro_loss where numbers are predicted]",
+        bound=False,
+    )
+    metrics: str | None = option(
+        None, "Metrics of your own, as module:attribute; several with commas.", matters=True, bound=False
     )
     target: float | None = option(
         None, "Stop once the test accuracy over all examples is there.", gt=0, le=1, bound=False

@@ -33,7 +33,9 @@ from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, check
 from ..simulate.ranks import ALONE, Ranks, own_device
 from ..stacks.draw import seed_of
-from ..tasks.task import Loss, Task
+from ..tasks.goals import Loss
+from ..tasks.metric import Metric, metric_of
+from ..tasks.task import Task
 from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint
 from .evaluate import evaluate
@@ -59,6 +61,7 @@ class Given:
     attack: Attack | None = None
     clock: Clock | None = None
     observers: Sequence[Observer] | None = None
+    metrics: Sequence[Metric] | None = None
 
 
 NOTHING = Given()
@@ -81,8 +84,9 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         callbacks: who is told how it goes: see `Callback`.
         observers: what else is measured at every evaluation: functions from a `Moment` to numbers by name.
-        how: model (a name, an `nn.Module` or a factory), loss, ranks, and every setting of a run: rounds, seed,
-            evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock, ...; see `Settings`.
+        how: model (a name, an `nn.Module` or a factory), loss, metrics (see `Metric`), ranks, and every setting of a
+            run: rounds, seed, evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock,
+            ...; see `Settings`.
     """
     made = prepare(method, federation, **how)
     made.measures, made.given = tuple(observers), (*made.given, *(["observers"] if observers else []))
@@ -178,7 +182,9 @@ def described(
     else:
         values["method"] = method
     if isinstance(federation, Federation):
-        dealt = [name for name in ("data", "partition", "clients", "valid", "data_seed") if name in values]
+        dealt = [
+            name for name in ("data", "partition", "clients", "valid", "data_seed", "standardise") if name in values
+        ]
         require(not dealt, f"federation '{federation.name}' is loaded already: give {', '.join(dealt)} to pc.load")
         objects["federation"] = federation
         values |= {"data": federation.name} if federation.source is None else federation.source.settings(values)
@@ -202,6 +208,14 @@ def described(
                 values[name] = spell(part, kind)
             except NoWords:
                 needs.append(name)
+    own = values.pop("metrics", None)
+    if isinstance(own, str) or own is None:
+        values["metrics"] = own
+    elif all(isinstance(metric, str) for metric in own):
+        values["metrics"] = ", ".join(own) or None
+    else:
+        objects["metrics"] = [metric_of(metric) for metric in own]
+        needs.append("metrics")
     return Settings.of(values, "the arguments"), Given(**objects), tuple(needs)
 
 
@@ -222,18 +236,29 @@ def built_attack(settings: Settings) -> Attack | None:
     return attack
 
 
+def built_metrics(settings: Settings) -> list[Metric]:
+    """The metrics that settings name."""
+    names = [word.strip() for word in (settings.metrics or "").split(",")]
+    found = [metric_of(name) for name in names if name]
+    twice = {metric.name for metric in found if [m.name for m in found].count(metric.name) > 1}
+    require(not twice, f"two metrics are called {', '.join(twice)}: give one another name")
+    return found
+
+
 def check_words(settings: Settings) -> None:
     """Refuse words that build nothing, before anything is read or written."""
     built_method(settings)
     built_clock(settings)
     built_attack(settings)
+    built_metrics(settings)
 
 
 def load_data(settings: Settings) -> Federation:
     """The federation that settings describe."""
     valid = settings.valid or (0.1 if settings.patience else 0.0)  # patience needs somebody to ask
     seed = settings.seed if settings.data_seed is None else settings.data_seed
-    return load(settings.data, partition=settings.partition, clients=settings.clients, seed=seed, valid=valid)
+    how: dict[str, Any] = {"partition": settings.partition, "clients": settings.clients, "seed": seed, "valid": valid}
+    return load(settings.data, **how, standardise=settings.standardise)
 
 
 # -- from settings to a run ----------------------------------------------------------------------------------
@@ -256,7 +281,9 @@ def prepared(
     use_precision(settings.precision, where, settings.dtype)
     model = given.model or settings.model or default(federation.shape, federation.n_outputs, federation.symbols)
     federation = federation.to(where) if where.type != "cpu" else federation
+    metrics = given.metrics if given.metrics is not None else built_metrics(settings)
     how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
+    how |= {"metrics": metrics}
     build = partial(Task.of, federation, model, cut=method.cut, loss=given.loss, **how)
     task = build(seed=settings.seed)
     others = range(1, method.starts(federation.n_clients))

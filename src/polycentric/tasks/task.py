@@ -8,7 +8,9 @@ task.losses(row, batch) the loss of every example, (batch,)
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,37 +18,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ..data import Federation
+from ..data.federation import Inputs
 from ..errors import UsageError
-from ..models import build
+from ..models import MODELS, build
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> one loss for each example
+from .goals import GOALS, Loss
+from .metric import Metric
 
 
 class Batch(NamedTuple):
     """Some examples of one client, or of every client of a block."""
 
     x: Tensor  # (..., batch, *shape)
-    y: Tensor  # (..., batch)
+    y: Tensor  # (..., batch) or (..., batch, targets)
     weight: Tensor  # (..., batch) sums to one; zero where there is no example
 
 
 def parameter_key(parameter: str) -> str:
     """The name under which a row may hold one of the module's parameters beside the row it is part of."""
     return f"parameter {parameter}"
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Half the squared error of every example."""
-    return (outputs.squeeze(-1) - targets).square() / 2
-
-
-def class_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of every example."""
-    return cross_entropy(outputs, targets, reduction="none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +51,8 @@ class Task:
     dtype: torch.dtype = torch.float32
     symbols: int = 0
     precision: str = "float32"  # "bf16": the module computes in bfloat16 where it learns; rows stay as they are
+    metrics: tuple[Metric, ...] = ()  # of the user's own
+    several: Inputs = ()  # what the module is called with, where that is not x as a whole
 
     @staticmethod
     def of(
@@ -71,19 +65,27 @@ class Task:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         precision: str = "float32",
+        metrics: Sequence[Metric] = (),
     ) -> Task:
         """The task of fitting a model to a federation's data."""
         model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
-        module = build(model, federation.shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
+        several = federation.inputs if not isinstance(model, str) or model not in MODELS else ()
+        shape = dict(several) if several else federation.shape
+        module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         module = module.to(dtype=dtype, device=device).train()
-        loss = loss or (class_error if federation.classes else squared_error)
-        task = Task(module, loss, cut, dtype, federation.symbols, precision)
+        goal = GOALS[federation.kind]
+        task = Task(module, loss or goal.loss, cut, dtype, federation.symbols, precision, tuple(metrics), several)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
-        task.try_out(federation.train.x[:2], federation.n_outputs)
+        outputs = task.try_out(federation.train.x[:2], federation.n_outputs)
+        targets = task.targets(federation.train.y[: len(outputs)].to(task.device))
+        if loss is not None:
+            try_loss(loss, outputs, targets)
+        for metric in metrics:
+            metric.per_example(outputs, targets)
         return task
 
-    def try_out(self, x: Tensor, n_outputs: int) -> None:
-        """Refuse a module that does not give one row of outputs for each example."""
+    def try_out(self, x: Tensor, n_outputs: int) -> Tensor:
+        """A few outputs; a module that does not give one row of them for each example is refused."""
         name = type(self.module).__name__
         try:
             with torch.no_grad():
@@ -96,6 +98,7 @@ class Task:
                 f"model {name} gives outputs of shape {tuple(outputs.shape)} for {len(x)} examples; it must give "
                 f"({len(x)}, {n_outputs}), one row an example"
             )
+        return outputs
 
     @cached_property
     def layouts(self) -> dict[str, Layout]:
@@ -142,7 +145,19 @@ class Task:
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
         parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
-        return torch.as_tensor(functional_call(self.module, parameters, (x,)))
+        found = functional_call(self.module, parameters, self._arguments(x))
+        if isinstance(found, tuple | list):  # several heads: side by side
+            return torch.cat([part.flatten(1) for part in found], 1)
+        return torch.as_tensor(found)
+
+    def _arguments(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What the module is called with."""
+        if not self.several:
+            return (x,)
+        parts = torch.split(x, [math.prod(shape) for _, shape in self.several], -1)
+        return tuple(
+            part.reshape(*part.shape[:-1], *shape) for part, (_, shape) in zip(parts, self.several, strict=True)
+        )
 
     def predict(self, row: Stacks, x: Tensor) -> Tensor:
         """The outputs with dropout and the like switched off."""
@@ -175,3 +190,33 @@ class Task:
         if missing.unexpected_keys:
             raise UsageError(f"the model has no parameter {missing.unexpected_keys[0]}")
         return module.eval()
+
+
+def try_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a loss that does not give every example a number of its own: a stack, and padding, need one."""
+    name, n = getattr(loss, "__name__", type(loss).__name__), len(outputs)
+    shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of shapes that broadcast: said below
+            together = loss(outputs, targets)
+            alone = [loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(n)]
+    except Exception as error:  # the user's own code: anything can happen there
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        raise UsageError(f"loss {name} fails on {shapes}: {said}") from error
+    if not isinstance(together, Tensor) or together.dim() == 0:
+        hint = f"nn.{name}(reduction='none')" if isinstance(loss, nn.Module) else "the losses without their mean"
+        raise UsageError(f"loss {name} gives one number for {n} examples, and must give one for each: use {hint}")
+    if together.shape != (n,):
+        broad = together.dim() == 2 and together.shape[0] == together.shape[1] == n != outputs[0].numel()
+        hint = (
+            "they broadcast against each other: use outputs.squeeze(-1)"
+            if broad
+            else "take the mean over the last axis"
+        )
+        raise UsageError(f"loss {name} gives shape {tuple(together.shape)} for {shapes}, not ({n},): {hint}")
+    if not torch.allclose(together, torch.stack([part.reshape(()) for part in alone]), rtol=1e-4, atol=1e-6):
+        raise UsageError(
+            f"loss {name} gives an example another number when it stands beside others: it must depend on that "
+            "example's outputs and targets alone"
+        )

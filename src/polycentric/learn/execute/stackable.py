@@ -14,7 +14,7 @@ def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:
     """Whether vmap can take this model; tried on two rows and two examples."""
     rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
     x = task.inputs(x[:1]).expand(2, 2, *x.shape[1:]).contiguous()
-    y = task.targets(y[:1]).expand(2, 2).contiguous()
+    y = task.targets(y[:1]).expand(2, 2, *y.shape[1:]).contiguous()
     batch = Batch(x, y, torch.full((2, 2), 0.5, dtype=task.dtype, device=x.device))
     try:
         with warnings.catch_warnings():

@@ -101,7 +101,7 @@ def scatter(axis: Any, at: Reals, seen: Looks) -> None:
 def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> bool:
     """A contact sheet: for each cluster a few clients, one example of the same class in every column."""
     train, classes = run.federation.train, run.federation.classes
-    if len(run.federation.shape) != 3 or not classes:
+    if len(run.federation.shape) != 3 or run.federation.kind != "classes":
         return False
     places, seed = places_of(run), run.clients.seed
     labels, owner = train.y.cpu(), train.owner.cpu()
@@ -148,7 +148,7 @@ def draw_numbers(run: Run, path: Path) -> bool:
     """Each cluster in numbers: clients, examples of a client, and the labels that set it apart from the others."""
     rows, classes = statistics(run), run.federation.classes
     sizes, places = run.federation.train.sizes.numpy(), places_of(run)
-    if not classes:
+    if run.federation.kind != "classes":
         return False
     every = np.array([[row["labels"][name] for name in classes] for row in rows])
     weight = np.array([row["examples"] for row in rows], dtype=float)

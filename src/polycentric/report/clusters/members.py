@@ -94,7 +94,7 @@ def statistics(run: Run) -> list[dict[str, Any]]:
     for k in np.unique(places):
         mine = places == k
         row: dict[str, Any] = {"cluster": int(k), "clients": int(mine.sum()), "examples": int(mine[owner].sum())}
-        if run.federation.classes:
+        if run.federation.kind == "classes":
             counts = np.bincount(labels[mine[owner]], minlength=len(run.federation.classes))
             row["labels"] = {
                 name: float(n / max(1, counts.sum()))

@@ -1,0 +1,93 @@
+"""What makes scores on a federation mean little: said when it is loaded, and by `polycentric data show`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from .federation import Federation
+from .scaling import moments, scalable
+
+UNLIKE = 100.0  # how many times the largest scale may be the smallest before it is said
+FEW = 20  # whole numbers up to which real targets look like classes
+
+
+def warn(federation: Federation) -> None:
+    """Say what leads to wrong conclusions, whatever is done with the data."""
+    for found in (*units(federation), *number_or_class(federation)):
+        warnings.warn(f"data '{federation.name}': {found}", stacklevel=3)
+
+
+def all_of(federation: Federation) -> list[str]:
+    """Everything suspicious, a sentence each."""
+    return [*units(federation), *number_or_class(federation), *tests(federation), *unseen_classes(federation)]
+
+
+def units(federation: Federation) -> list[str]:
+    """Features whose scales differ, so that one learning rate does not fit both; features that never vary."""
+    if not scalable(federation) or federation.train.x.dim() != 2 or federation.scaling is not None:
+        return []
+    mean, spread = moments(federation.train)
+    names = federation.columns or tuple(f"feature {j}" for j in range(len(mean)))
+    said = []
+    constant = [names[j] for j in (spread == 0).nonzero()[:, 0].tolist()]
+    if constant and federation.columns:
+        verb = "is" if len(constant) == 1 else "are"
+        said.append(f"{some(constant)} {verb} the same in all training examples, so nothing is learned from it")
+    scale = mean.abs() + spread  # how large the numbers are
+    varies = (spread > 0).nonzero()[:, 0]
+    if len(varies) > 1:
+        low, high = (int(varies[at]) for at in (scale[varies].argmin(), scale[varies].argmax()))
+        times = float(scale[high] / scale[low])
+        if times > UNLIKE:
+            said.append(
+                f"features are in different units: {names[high]} is about {float(scale[high]):.3g} and {names[low]} "
+                f"about {float(scale[low]):.3g}, {times:.3g} times less, so no learning rate fits both and scores may "
+                "mean little; --standardise train (in Python standardise='train') brings them to one scale"
+            )
+    return said
+
+
+def number_or_class(federation: Federation) -> list[str]:
+    """Real targets that look like classes."""
+    y = federation.train.y
+    if federation.kind != "numbers" or y.dim() != 1:
+        return []
+    values = torch.unique(y)
+    if len(values) > FEW or len(values) == len(y) or not bool((values == values.round()).all()):
+        return []
+    shown = some([f"{value:g}" for value in values.tolist()])
+    return [
+        f"the targets are only {shown}, kept as real numbers, so they are learned as a number to predict; if they are "
+        "classes, keep them as whole numbers"
+    ]
+
+
+def tests(federation: Federation) -> list[str]:
+    """Clients whose test score hardly says anything."""
+    sizes = federation.test.sizes
+    none, one = int((sizes == 0).sum()), int((sizes == 1).sum())
+    said = [f"{none} of {federation.n_clients} clients have no test example, so they are not scored"] if none else []
+    if one:
+        said.append(f"{one} of {federation.n_clients} clients have one test example: their accuracy is 0 or 1")
+    return said
+
+
+def unseen_classes(federation: Federation) -> list[str]:
+    """Classes that are asked for and never shown."""
+    if federation.kind != "classes":
+        return []
+    n = len(federation.classes)
+    shown, asked = (torch.bincount(split.y.cpu(), minlength=n) > 0 for split in (federation.train, federation.test))
+    never = [federation.classes[c] for c in (asked & ~shown).nonzero()[:, 0].tolist()]
+    absent = [federation.classes[c] for c in (~asked & ~shown).nonzero()[:, 0].tolist()]
+    said = [f"class {some(never)} occurs in test and never in training, so it cannot be learned"] if never else []
+    return said + ([f"class {some(absent)} has a name and no example"] if absent else [])
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """A few of many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,162 @@
+"""Code of the user's own by its name, `module:attribute`, and the consent that running it needs.
+
+A name typed on the command line, or given in Python, is consent by itself. A name that stands in a file, a TOML
+config or the config.json of a run, is not: whoever wrote the file would decide what runs here. It must be allowed
+first, by `--trust` or by having begun the run here (`remember`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_forbidden: set[str] = set()  # names that stand in files and were not allowed
+
+
+def is_own(word: object) -> bool:
+    """Whether a word names code of the user's own.
+
+    >>> is_own("mynet:Net"), is_own("mlp"), is_own("C:/data.npz")
+    (True, False, False)
+    """
+    return isinstance(word, str) and _NAME.fullmatch(word) is not None
+
+
+def own_names(values: Any) -> set[str]:
+    """All names of code in the values of a config, however deep they lie."""
+    if isinstance(values, dict):
+        return set().union(*map(own_names, values.values())) if values else set()
+    if isinstance(values, list | tuple):
+        return set().union(*map(own_names, values)) if values else set()
+    if not isinstance(values, str):
+        return set()
+    whole = {values} if is_own(values) else set()
+    called = values.partition("(")[0].strip()  # mine:ditto(mu=1)
+    return whole | ({called} if is_own(called) else set())
+
+
+@contextlib.contextmanager
+def from_file(values: Any, path: Path, trust: bool = False) -> Iterator[None]:
+    """What a file names is not imported inside, unless it is trusted."""
+    names = own_names(values)
+    if trust:
+        remember(path, names)
+    refused = names - (names if trust else remembered(path)) - _forbidden
+    for name in refused:
+        if _agreed_on_terminal(name, path):
+            remember(path, [name])
+            refused = refused - {name}
+    _forbidden.update(refused)
+    try:
+        for name in sorted(names & _forbidden):
+            raise UsageError(
+                f"{path} names code, {name}, and code that a file names is not run by itself: look at it, and add "
+                "--trust if you know whose it is"
+            )
+        yield
+    finally:
+        _forbidden.difference_update(refused)
+
+
+def imported(name: str, what: str) -> Any:
+    """What 'module:attribute' names; `what` it is meant to be, for messages."""
+    path, _, attribute = name.partition(":")
+    if not is_own(name):
+        example = {"model": "mynet:Net"}.get(what, f"mine:{what}")
+        raise UsageError(
+            f"{what} '{name}' is neither a known name nor 'module:attribute'; write for example '{example}'"
+        )
+    if name in _forbidden:
+        raise UsageError(f"{what} '{name}' stands in a file, and code that a file names is not run: add --trust")
+    try:
+        module = importlib.import_module(path)
+    except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen
+        raise UsageError(
+            f"{what} '{name}' cannot be imported: {_said(error)}; `python -c 'import {path}'` must work, "
+            "so install it or put its folder on PYTHONPATH"
+        ) from error
+    try:
+        found: Any = attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise UsageError(
+            f"{what} '{name}' cannot be imported: {_said(error)}; write '{path}:' and a name that is in it"
+        ) from error
+    return found
+
+
+def own_function(name: str, what: str) -> Any:
+    """A function or class that 'module:attribute' names, defined there and not somewhere else: not `os:abort`."""
+    found, path = imported(name, what), name.partition(":")[0]
+    if not (inspect.isfunction(found) or inspect.isclass(found)):
+        raise UsageError(f"{what} '{name}' is a {type(found).__name__}, not a function or class written in Python")
+    home = str(getattr(found, "__module__", ""))
+    if home != path and not home.startswith(f"{path}."):
+        raise UsageError(f"{what} '{name}' is defined in {home}, not in {path}: write '{home}:{found.__qualname__}'")
+    return found
+
+
+# -- what was allowed --------------------------------------------------------------------------------------------
+
+
+def remember(path: Path, names: Iterable[str]) -> None:
+    """Allow names of code in a file or folder from now on."""
+    if names := set(names):
+        known = _record()
+        known[_key(path)] = sorted(set(known.get(_key(path), ())) | names)
+        place = _place()
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = place.with_suffix(".part")
+        part.write_text(json.dumps(known, indent=1), "utf-8")
+        part.chmod(0o600)
+        part.replace(place)
+
+
+def remembered(path: Path) -> set[str]:
+    """The names of code that were allowed in a file or folder."""
+    return set(_record().get(_key(path), ()))
+
+
+def _record() -> dict[str, list[str]]:
+    try:
+        known = json.loads(_place().read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {str(key): [str(name) for name in names] for key, names in known.items() if isinstance(names, list)}
+
+
+def _key(path: Path) -> str:
+    return str(Path(path).resolve())
+
+
+def _place() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "polycentric" / "trusted.json"
+
+
+def _agreed_on_terminal(name: str, path: Path) -> bool:
+    """Ask once, where somebody is there to answer."""
+    try:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return False
+        print(f"{path} asks to run code on this machine: {name}. Run it? [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except (AttributeError, ValueError, OSError):
+        return False
+
+
+def _said(error: BaseException) -> str:
+    """An error on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,56 @@
+"""Code of the user's own by name: what is typed is consent, what a file says is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from polycentric.errors import UsageError
+from polycentric.language import own_code
+from polycentric.language.own_code import from_file, imported, own_function, own_names, remember
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine_here.py").write_text("from os.path import join\nran = True\ndef f(): return 1\nnumber = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delitem(sys.modules, "mine_here", raising=False)
+    return tmp_path / "config.toml"
+
+
+def test_what_is_typed_is_imported(mine: Path) -> None:
+    assert own_function("mine_here:f", "metric")() == 1
+
+
+def test_what_a_file_names_is_not_imported(mine: Path) -> None:
+    with pytest.raises(UsageError, match=r"mine_here:f.*--trust"), from_file({"set": {"a": ["mine_here:f"]}}, mine):
+        raise AssertionError("never entered")
+    assert "mine_here" not in sys.modules
+    own_function("mine_here:f", "metric")  # afterwards what is typed works again
+
+
+def test_consent_is_asked_once_and_for_one_place(mine: Path) -> None:
+    with from_file({"model": "mine_here:f"}, mine, trust=True):
+        imported("mine_here:f", "model")
+    with from_file({"model": "mine_here:f"}, mine):
+        imported("mine_here:f", "model")
+    for values, path in (({"model": "mine_here:f"}, mine.parent / "other.toml"), ({"model": "os:abort"}, mine)):
+        with pytest.raises(UsageError, match="--trust"), from_file(values, path):
+            pass
+    assert own_code._place().stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["os:abort", "sys:exit", "signal:pause", "mine_here:join", "mine_here:number"])
+def test_what_is_named_must_be_written_there(mine: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"not a function|is defined in"):
+        own_function(name, "metric")
+
+
+def test_names_are_found_however_deep(mine: Path) -> None:
+    values = {"data": "C:/x.npz", "set": {"terms": ["prox(mu=1)", {"name": "a.b:c"}]}, "method": "mine:ditto(mu=1)"}
+    assert own_names(values) == {"a.b:c", "mine:ditto"}
+    remember(mine, [])
+    assert own_code.remembered(mine) == set()
