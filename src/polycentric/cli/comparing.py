@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Device, Jobs, Quiet, RunFolders, interruptible, of_settings, settings_of
+from .options import AsJson, Device, Jobs, Quiet, RunFolders, Trust, interruptible, of_settings, settings_of
 
 RUNS_FOLDER = "Folder for the runs; finished ones in it are not run again."
 OVER = "rounds, seconds (simulated), bytes, bytes_up, bytes_down"
@@ -22,6 +22,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
     out: RunsFolder = Path("runs/compare"),
     jobs: Jobs = 1,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,7 +40,7 @@ def compare(
     names = {method: _method_of(method) for method in methods}
     _all_used(names.values(), own)
     cells = [
-        settings_of(method, options | {"seed": seed, "set": known(names[method], own)})
+        settings_of(method, options | {"seed": seed, "set": known(names[method], own)}, trust=trust)
         for seed in range(seeds)
         for method in methods
     ]
@@ -75,6 +76,7 @@ def sweep(
     options: dict[str, Any],
     out: Annotated[Path | None, typer.Option(help=RUNS_FOLDER)] = None,
     jobs: Jobs = 1,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -96,7 +98,7 @@ def sweep(
     from .options import grid_of
     from .screen import counting, stdout, sweep_table, tell
 
-    points, cells = grid_of(config, options)
+    points, cells = grid_of(config, options, trust)
     folder = out or Path("runs") / f"sweep-{config.stem}"
     with interruptible(), counting(f"sweep {config.stem}", len(cells), quiet or as_json) as progress:
         summaries = run_cells(cells, folder, jobs=jobs, progress=progress)

@@ -14,7 +14,6 @@ from rich.console import Group
 from rich.table import Table
 
 from ..data import available
-from ..errors import unknown
 from ..language import kinds
 from ..methods import METHODS
 from ..models import MODELS
@@ -23,7 +22,7 @@ from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
 from ..runs.metrics import plain
 from ..runs.personalize import personalize
-from ..runs.recipes import parameters
+from ..runs.recipes import parameters, recipe_of
 from .screen import SHOWN, titled
 
 
@@ -49,12 +48,11 @@ _SETTING = {"geometry": "cells", "network": "graph", "pool": "data", "term": "te
 
 def show_method(name: str) -> tuple[str, Table]:
     """A method's page: its docstring, and every setting with its default."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
+    recipe = recipe_of(name)
     table = titled("settings (--set name=value)", "name", "type", "default")
     for key, parameter in parameters(name).items():
         table.add_row(key, _kind(parameter.annotation), str(parameter.default))
-    page = sys.modules[METHODS[name].__module__].__doc__ or ""
+    page = sys.modules[recipe.__module__].__doc__ or recipe.__doc__ or ""
     return page.strip() + "\n", table
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Out, Quiet, Wait, interruptible, of_settings, settings_of
+from .options import AsJson, Out, Quiet, Trust, Wait, interruptible, of_settings, settings_of
 
 
 @of_settings()
@@ -21,6 +21,7 @@ def run(
         bool,
         typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
     ] = False,
+    trust: Trust = False,
     track: Annotated[bool, typer.Option("--track", help="Write TensorBoard events into the run's folder.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -46,7 +47,7 @@ def run(
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
-            asked = settings_of(method, options, check=False)  # it is built right away
+            asked = settings_of(method, options, check=False, trust=trust)  # it is built right away
             made = prepared(asked, ranks=ranks)
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -73,6 +74,7 @@ def resume(
         int | None, typer.Option(min=1, help="So many rounds in all, more than the run was begun with.")
     ] = None,
     wait: Wait = 600.0,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -90,7 +92,7 @@ def resume(
         with ranks.together():
             if ranks.first:
                 opened = Folder.open(folder)
-                wanted = max(opened.read_config()[0].rounds, rounds or 0)
+                wanted = max(opened.read_config(trust)[0].rounds, rounds or 0)
                 summary = opened.read_json("summary.json") if opened.finished else {}
         done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
         if done == "no":
@@ -98,7 +100,7 @@ def resume(
                 progress(f"resume {folder.name}", wanted, quiet=hidden) as watching,
                 interruptible(f"polycentric resume {folder}"),
             ):
-                ended, problems = resumed(opened, ranks=ranks, rounds=rounds)
+                ended, problems = resumed(opened, ranks=ranks, rounds=rounds, trust=trust)
                 ended.callbacks += watching
                 ended.go()
             summary = ended.summary()
@@ -117,6 +119,7 @@ def personalize(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     steps: Annotated[str, typer.Option(help="Numbers of local steps, separated by commas.")] = "0,1,2,5,10,20,50",
     lr: Annotated[float | None, typer.Option(help="Learning rate of fine-tuning. [default: the method's]")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
@@ -128,7 +131,7 @@ def personalize(
     wanted = [word.strip() for word in steps.split(",")]
     good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
     require(good, f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
-    points, table = personalization(open_run(folder), [int(w) for w in wanted], lr)
+    points, table = personalization(open_run(folder, trust=trust), [int(w) for w in wanted], lr)
     if as_json:
         tell({"run_dir": str(folder), "points": points})
         return
@@ -142,6 +145,7 @@ def clusters(
     examples: Annotated[
         bool, typer.Option(help="Also show examples of each cluster; leave them out where data are personal.")
     ] = True,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """See the clusters of a run: over the rounds, on a map, as a tree, and by examples.
@@ -152,7 +156,7 @@ def clusters(
     from ..runs.start import open as open_run
     from .screen import say, stdout, tell
 
-    looked_at = open_run(folder)
+    looked_at = open_run(folder, trust=trust)
     places_of(looked_at)
     paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
     found = told(looked_at)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from ..errors import UsageError, require, unknown
-from ..language.own_code import imported
+from ..language.own_code import imported, own_function
 from ..stacks import draw
 from .checks import check
 from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
@@ -113,7 +113,7 @@ def build(
     called = name if isinstance(name, str) else _called(name)
     # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
     with _seeded(seed):
-        source = imported(name, "model") if isinstance(name, str) and ":" in name else name
+        source = _imported(name) if isinstance(name, str) and ":" in name else name
     with _seeded(seed):
         if isinstance(source, str) and not isinstance(shape, dict):
             module = _from_ours(source, shape, n_outputs, symbols)
@@ -145,6 +145,12 @@ def _from_ours(name: str, shape: tuple[int, ...], n_outputs: int, symbols: int) 
         of = f" of {symbols} symbols" if symbols else ""
         raise UsageError(f"model '{name}' takes {recipe.wants}, not shape {shape}{of}; {remedy}")
     return recipe.make(shape, n_outputs, symbols) if recipe.reads == "text" else recipe.make(shape, n_outputs)
+
+
+def _imported(name: str) -> object:
+    """What 'module:attribute' names; what is called must be a class or function that is written there."""
+    found: object = imported(name, "model")
+    return own_function(name, "model") if callable(found) and not isinstance(found, nn.Module | partial) else found
 
 
 def _from_yours(source: object, called: str, shape: object, n_outputs: int) -> nn.Module:

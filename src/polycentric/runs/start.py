@@ -24,6 +24,7 @@ from torch import nn
 from ..data import Federation, load
 from ..errors import UsageError, require
 from ..language import NoWords, part_of, spell, value_of
+from ..language.own_code import is_own
 from ..method import Method
 from ..methods import METHODS
 from ..models import default
@@ -116,6 +117,7 @@ def resume(
     rounds: int | None = None,
     callbacks: Sequence[Callback] = (),
     ranks: Ranks = ALONE,
+    trust: bool = False,
     **given: Any,
 ) -> Run:
     """Go on with a run from its folder where its newest whole checkpoint left off, bit for bit.
@@ -123,28 +125,30 @@ def resume(
     Arguments:
         folder: of a run that was interrupted, or that is to take more rounds.
         rounds: as many in all, more than it was begun with; None: as it was begun.
+        trust: run code that the folder names as module:attribute; a run that was begun here needs no consent.
         given: method, federation, model, loss, attack, clock or observers, where the run was begun with objects that no
             words say.
     """
     there = Folder.open(Path(folder)) if ranks.first else None
-    made, problems = resumed(there, Given(**given), ranks, rounds)
+    made, problems = resumed(there, Given(**given), ranks, rounds, trust)
     made.callbacks += tuple(callbacks)
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     return made.go()
 
 
-def open(folder: str | Path, *, device: str | None = None, **given: Any) -> Run:
+def open(folder: str | Path, *, device: str | None = None, trust: bool = False, **given: Any) -> Run:
     """A finished run as it was at its end, to look at: nothing is trained, nothing written.
 
     Arguments:
         folder: of a finished run.
         device: where to look at it; None: where it was run.
+        trust: as in `resume`.
         given: as in `resume`.
     """
     there = Folder.open(Path(folder))
     require(there.finished, f"{folder} is not a finished run: `polycentric resume {folder}` first")
-    settings, needs = there.read_config()
+    settings, needs = there.read_config(trust)
     handed = _handed_over(there, [name for name in needs if name != "observers"], Given(**given))  # nothing is measured
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     check_the_same(made, there)
@@ -177,8 +181,9 @@ def described(
         )
         objects["method"] = method
         words, silent = words_of(method.recipe) if method.recipe else ({}, ["all"])
-        values |= {"method": method.name, "set": words}
-        needs += ["method"] if silent or method.name not in METHODS else []
+        name = method.recipe.name if method.recipe and is_own(method.recipe.name) else method.name
+        values |= {"method": name, "set": words}
+        needs += ["method"] if silent or (values["method"] not in METHODS and not is_own(values["method"])) else []
     else:
         values["method"] = method
     if isinstance(federation, Federation):
@@ -325,7 +330,11 @@ def _recorded(made: Run, folder: Folder) -> Run:
 
 
 def resumed(
-    folder: Folder | None, given: Given = NOTHING, ranks: Ranks = ALONE, rounds: int | None = None
+    folder: Folder | None,
+    given: Given = NOTHING,
+    ranks: Ranks = ALONE,
+    rounds: int | None = None,
+    trust: bool = False,
 ) -> tuple[Run, list[str]]:
     """A run from its folder as its newest whole checkpoint left it, and what was found damaged.
 
@@ -335,7 +344,7 @@ def resumed(
     told = ""
     with ranks.together():
         if folder:
-            settings, needs = folder.read_config()
+            settings, needs = folder.read_config(trust)
             _handed_over(folder, needs, given)
             threads = folder.read_json("environment.json").get("threads")
             told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
