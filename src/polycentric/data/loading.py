@@ -32,7 +32,7 @@ def load(
     seed: int = 0,
     valid: float = 0.0,
 ) -> Federation:
-    """The clients and their data, by a name or a path.
+    """Load a federation, all clients and their data, by name or path.
 
     Arguments:
         data: a name (see `available`), a path, a pool, or a federation, which is returned as it is.
@@ -47,7 +47,10 @@ def load(
     """
     if isinstance(data, Federation):
         good = partition is None and clients is None
-        require(good, f"federation '{data.name}' is dealt already; give a name or a pool to deal anew")
+        require(
+            good,
+            f"federation '{data.name}' is partitioned already; to partition again, pass the name of the data or a Pool",
+        )
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
     source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid)

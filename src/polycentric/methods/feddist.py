@@ -23,5 +23,5 @@ from ..parts.optimizer import SGD
 @recipe
 def feddist(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDist with step `eps`; `training` are the arguments of `Train`."""
-    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
+    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}: above 2 it diverges; try 0.6")
     return Method.of("feddist", Exchange((Train(**training),), Star(equal=True), select, aggregate, SGD(eps)))

@@ -52,6 +52,6 @@ def matcha(
         disconnected: "allow" takes a graph in several parts, each of which agrees within itself only.
         cut: parameters that stay at home.
     """
-    require(0 < budget <= 1, f"budget must be in (0, 1], got {budget}; for no communication at all use nofed")
+    require(0 < budget <= 1, f"budget must be in (0, 1], got {budget}; try 0.5, or use nofed for no communication")
     topology = Matchings(graph, budget, schedule, alpha, disconnected=disconnected)
     return Method.of("matcha", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)
