@@ -8,7 +8,7 @@ It is a gradient step on 1/m sum_k |w_k - w|^2, the factor 2 absorbed in eps: ev
 Symbols:     eps = `eps`, S = the cohort.
 Reduces to:  unweighted `fedavg` at eps = 1; no change at eps = 0; `feddws` where all n_k are equal; Reptile with
              a center that takes SGD(eps) steps.
-Beware:      eps > 1 extrapolates, and eps > 2 diverges even if the clients stand still.
+Beware:      eps > 1 extrapolates, and eps > 2 diverges even if the clients' models are fixed.
 Reference:   Xie et al., Multi-center federated learning, 2020, https://arxiv.org/abs/2005.01026
 """
 

@@ -1,4 +1,4 @@
-"""MATCHA: no center; a graph's matchings are used by chance, the important ones more often.
+"""MATCHA: no center; every round uses some matchings of a graph, drawn at random, the important ones more often.
 
     plan:       p      <-  argmax lambda_2(sum_j p_j L_j)   with sum_j p_j <= C_b M,  0 <= p_j <= 1
                 alpha  <-  argmin | E[W^T W] - J |_2
