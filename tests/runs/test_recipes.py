@@ -215,7 +215,7 @@ MISTAKES = [
         "unknown setting of momentum 'bet': did you mean 'beta'? Known: beta, lr",
     ),
     ("fedavg", {"cut.patterns": "x"}, "cut.patterns cannot be set from a config; set it in Python"),
-    ("feddist", {"eps": 3}, "eps must be in [0, 2], got 3.0; the error is multiplied by 1 - eps every round"),
+    ("feddist", {"eps": 3}, "eps must be in [0, 2], got 3.0: above 2 it diverges; try 0.6"),
 ]
 
 

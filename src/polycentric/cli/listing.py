@@ -77,7 +77,7 @@ def list_data() -> Table:
 
 
 def list_tables() -> Table:
-    """Papers' tables that can be run again."""
+    """Tables of papers that can be reproduced."""
     table = titled("tables (polycentric reproduce NAME)", "name", "what", "data")
     for name, found in TABLES.items():
         table.add_row(name, found.title, found.data)
@@ -122,7 +122,7 @@ def examine() -> tuple[bool, Table]:
     for package, version in versions().items():
         row(package, version, package != "python" or sys.version_info >= (3, 11), "needs 3.11 or newer")
     row("gpu", torch.cuda.get_device_name() if torch.cuda.is_available() else "none (the CPU is used)", True)
-    row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for mathematics", True)
+    row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for torch", True)
     row("several ranks", _ways_between_ranks(), True)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     row("free disk", f"{free:.1f} GB", free > 1, "less than 1 GB: checkpoints may not fit")

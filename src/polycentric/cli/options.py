@@ -23,14 +23,18 @@ SetOption = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
-Wait = Annotated[float, typer.Option(help="Under torchrun: seconds without a word before another rank counts as lost.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")]
+Wait = Annotated[
+    float, typer.Option(help="Under torchrun: seconds without an answer before another rank counts as lost.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run code that the file or folder names as module:attribute, now and later.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs in parallel, each in a process of its own.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")]
-RunFolders = Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of them, as compare makes.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs, or folders that hold several, such as runs/compare.")
+]
 
 
 def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -146,7 +150,7 @@ class Interrupted(Exception):
 @contextmanager
 def interruptible(command: str = "") -> Iterator[None]:
     """Say after Ctrl-C how to go on: with `command`, or with the same one again. The same where a rank was lost."""
-    again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
+    again = f"`{command}` continues from the last complete round" if command else "the same command again continues"
     try:
         yield
     except KeyboardInterrupt as end:

@@ -48,7 +48,7 @@ class Maml(Learner):
     first_order: bool = False
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"lr must be >= 0, got {self.lr}")
+        require(self.lr >= 0, f"lr must be >= 0, got {self.lr}; try 0.05")
         require(self.steps >= 1, f"steps must be at least 1, got {self.steps}; lr=0 takes the gradient where it is")
         least = 2 if self.held_out else 1
         require(self.batch is None or self.batch >= least, f"batch must be at least {least} or None, got {self.batch}")

@@ -43,7 +43,9 @@ class Sdca(Learner):
     shuffle: bool = True  # False: in their order, from the first; for looking
 
     def __post_init__(self) -> None:
-        require(0 < self.share < math.inf, f"share of the examples in a round must be positive, got {self.share}")
+        require(
+            0 < self.share < math.inf, f"share of the examples in a round must be positive, got {self.share}; try 0.5"
+        )
 
     def keeps_each(self, like: Tensor, largest: int, n_outputs: int) -> Stacks:
         """Dual variables of zero."""

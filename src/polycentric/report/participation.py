@@ -24,7 +24,9 @@ def took_part(run: Path) -> Integers:
     try:
         return np.array([int(row["took_part"]) for row in rows if row["took_part"]], dtype=np.int64)
     except (KeyError, ValueError) as error:
-        raise UsageError(f"{path} does not say who took part: the run is older than that; run it again") from error
+        raise UsageError(
+            f"{path} does not say who took part: it was written by an earlier version; run it again"
+        ) from error
 
 
 def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict[str, float]:

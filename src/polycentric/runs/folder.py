@@ -63,7 +63,7 @@ class Folder:
         """A folder of our own; one that holds anything is refused."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(
-                f"{path} is there already and is not overwritten: choose another --out, or continue it with "
+                f"{path} exists already and is not overwritten: choose another --out, or continue the run with "
                 f"`polycentric resume {path}`"
             )
         with writing(path):
@@ -81,7 +81,7 @@ class Folder:
                 with contextlib.suppress(FileExistsError):
                     path.mkdir()
                     return Folder.new(path)
-        raise UsageError(f"no free name for {name} in {parent}")
+        raise UsageError(f"there is no free name for {name} in {parent}: choose --out")
 
     @staticmethod
     def open(path: Path) -> Folder:

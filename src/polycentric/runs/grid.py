@@ -127,7 +127,9 @@ def _beside_each_other(
                 raise
         left, jobs = sorted(short), max(1, jobs // 2)
         if left:
-            warnings.warn(f"memory was too short for {len(left)} runs: they go on, {jobs} at a time", stacklevel=2)
+            warnings.warn(
+                f"not enough memory for {len(left)} runs at once: they continue, {jobs} at a time", stacklevel=2
+            )
     return out
 
 

@@ -120,7 +120,7 @@ def resume(
     trust: bool = False,
     **given: Any,
 ) -> Run:
-    """Go on with a run from its folder where its newest whole checkpoint left off, bit for bit.
+    """Resume a run from the newest intact checkpoint in its folder, bit for bit.
 
     Arguments:
         folder: of a run that was interrupted, or that is to take more rounds.
@@ -138,7 +138,7 @@ def resume(
 
 
 def open(folder: str | Path, *, device: str | None = None, trust: bool = False, **given: Any) -> Run:
-    """A finished run as it was at its end, to look at: nothing is trained, nothing written.
+    """Open a finished run as it was at its end, to look at: nothing is trained, nothing written.
 
     Arguments:
         folder: of a finished run.
@@ -154,7 +154,7 @@ def open(folder: str | Path, *, device: str | None = None, trust: bool = False, 
     check_the_same(made, there)
     checkpoint, problems = there.load(made.clients.task.device, identity(made))
     if checkpoint is None:
-        raise UsageError(f"{there.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
+        raise UsageError(f"{there.path} has no usable checkpoint: {'; '.join(problems) or 'there is none'}")
     made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
     made.history, made.places = list(checkpoint.history), there.read_places()
     if settings.patience and checkpoint.tally.best_round is not None:
@@ -177,7 +177,8 @@ def described(
     values, objects, needs = dict(options or {}), dict[str, Any](), list[str]()
     if isinstance(method, Method):
         require(
-            "set" not in values, f"set={values.get('set')} is for a method by name: give {method.name} its settings"
+            "set" not in values,
+            f"set={values.get('set')} is for a method given by name: pass these settings to {method.name}(...) instead",
         )
         objects["method"] = method
         words, silent = words_of(method.recipe) if method.recipe else ({}, ["all"])
@@ -187,10 +188,11 @@ def described(
     else:
         values["method"] = method
     if isinstance(federation, Federation):
-        dealt = [
-            name for name in ("data", "partition", "clients", "valid", "data_seed", "standardise") if name in values
-        ]
-        require(not dealt, f"federation '{federation.name}' is loaded already: give {', '.join(dealt)} to pc.load")
+        dealing = ("data", "partition", "clients", "valid", "data_seed", "standardise")
+        dealt = [name for name in dealing if name in values]
+        require(
+            not dealt, f"federation '{federation.name}' is loaded already: pass {', '.join(dealt)} to pc.load instead"
+        )
         objects["federation"] = federation
         values |= {"data": federation.name} if federation.source is None else federation.source.settings(values)
         needs += [] if federation.source else ["federation"]
@@ -207,7 +209,10 @@ def described(
         if isinstance(part, str):
             values[name] = part
         elif part is not None:
-            require(isinstance(part, kind), f"{name} must be one of ours or its words, got {part!r}")
+            require(
+                isinstance(part, kind),
+                f"{name} must be an instance of {kind.__name__}, or text as in --{name}, got {part!r}",
+            )
             objects[name] = part
             try:
                 values[name] = spell(part, kind)
@@ -295,7 +300,7 @@ def prepared(
     starts = [task.start(), *(build(seed=seed_of(settings.seed, "center", j)).start() for j in others)]
     require(
         not others or not torch.equal(starts[0]["model"], starts[1]["model"]),
-        f"{method.name} wants centers that begin differently, and a module instance fixes the initial weights: give "
+        f"{method.name} needs centers that begin differently, but a module instance fixes the initial weights: give "
         "the model's name, its class, or a function that makes it",
     )
     start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
@@ -396,8 +401,10 @@ def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
     """The settings with more rounds; how often it evaluates stays as it was."""
     if rounds is None:
         return settings
-    begun = f"{folder.path} was begun with {settings.rounds} rounds"
-    require(rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: ask for more")
+    begun = f"{folder.path} was started with {settings.rounds} rounds"
+    require(
+        rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: give a larger number, or leave rounds out"
+    )
     every = settings.evaluate_every or max(1, settings.rounds // 50)
     return settings.changed(rounds=rounds, evaluate_every=every)
 
@@ -408,7 +415,7 @@ def _handed_over(folder: Folder, needs: Sequence[str], given: Given) -> Given:
     if missing:
         wanted = ", ".join(f"{name}=..." for name in missing)
         raise UsageError(
-            f"{folder.path} was begun in Python with objects that no words say ({', '.join(missing)}): go on from "
-            f"there, with pc.resume({str(folder.path)!r}, {wanted}), or pc.open for a finished run"
+            f"{folder.path} was started in Python with objects that cannot be written as text ({', '.join(missing)}): "
+            f"resume it there, pc.resume({str(folder.path)!r}, {wanted}), or use pc.open for a finished run"
         )
     return given

@@ -72,8 +72,8 @@ def executor_for(clients: Simulation, first: FirstRound | None) -> str:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
     if asked != "looped" and not stackable(task, federation):
         raise UsageError(
-            f"{type(task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
-            "or uses an operation without a batched form; use --executor looped"
+            f"{type(task.module).__name__} cannot be stacked with vmap: its forward pass branches on values, "
+            "or uses an operation without a batching rule; use --executor looped"
         )
     return asked
 
@@ -89,7 +89,7 @@ def chosen(task: Task, federation: Federation) -> str:
         return "looped"
     if not stackable(task, federation):
         warnings.warn(
-            f"{type(task.module).__name__} cannot be stacked with vmap; its clients are learned one after another",
+            f"{type(task.module).__name__} cannot be stacked with vmap; clients are trained one after another",
             stacklevel=2,
         )
         return "looped"

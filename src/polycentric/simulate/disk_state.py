@@ -156,6 +156,6 @@ def said(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"cannot write client state to {path}: {error.strerror or error}; make room and go on with "
-            "`polycentric resume`, or begin without --state disk"
+            f"cannot write client state to {path}: {error.strerror or error}; free some space and continue with "
+            "`polycentric resume`, or start a run without --state disk"
         ) from error

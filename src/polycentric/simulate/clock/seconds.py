@@ -52,7 +52,9 @@ class Clock(ABC):
 
     def __post_init__(self) -> None:
         good = self.deadline is None or self.deadline > 0
-        require(good, f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}")
+        require(
+            good, f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}; try 5"
+        )
 
     @abstractmethod
     def at_client(self, load: Load) -> Tensor:

@@ -26,7 +26,7 @@ MANY_REGIONS = 500  # where only a part of the map is searched
 
 @dataclass(frozen=True)
 class ByCell(Around):
-    """`n` clients for every edge; one that stands in several cells is picked once, for all of them (FedMes).
+    """Select `n` clients for every edge; a client in several cells is selected once, for all of them (FedMes).
 
     Of the n clients of edge i a share |R| / |C_i| comes from every region R of its cell C_i, clients of one region
     being those that the same edges cover. With u clients alone and v in each overlap that is u n / (u + 2 v) alone and
@@ -46,9 +46,12 @@ class ByCell(Around):
     cells: Geometry | None = None
 
     def __post_init__(self) -> None:
-        within(self, n=">= 1")
+        within(self, n=">= 1; try 20")
         name = type(self.of).__name__
-        require(isinstance(self.of, Uniform | Active), f"ByCell.of must be Uniform or Active, got {name}")
+        require(
+            isinstance(self.of, Uniform | Active),
+            f"ByCell.of must be Uniform or Active, got {name}; try ByCell(20, of=Active(1))",
+        )
 
     def fitted(self, topology: Any) -> ByCell:
         """The same for the cells of the topology it is given to, unless it has its own."""
@@ -58,8 +61,8 @@ class ByCell(Around):
         """Some of every region."""
         if self.cells is None:
             raise UsageError(
-                "ByCell has no cells: give it to fedmes or hierarchical, which learn theirs in `prepare` and `run`, or "
-                "write ByCell(n, cells=Overlap())"
+                "ByCell has no cells: use it as select of fedmes or hierarchical in `pc.run`, or write "
+                "ByCell(n, cells=Overlap())"
             )
         regions = covered(self.cells, everyone.n_clients, everyone.seed, everyone.round).regions
         region = regions.of[everyone.index]

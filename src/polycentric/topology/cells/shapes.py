@@ -109,7 +109,10 @@ class CellRegions(SizedCells):
         some = bool(self.regions) and self.default_n_clients > 0
         require(some, f"CellRegions has no clients in '{self.sizes}'; write for example '0:10 1:10 0+1:5'")
         n = self.n_edges
-        require(n <= MOST_EDGES, f"CellRegions names edge {n - 1:,}; there may be {MOST_EDGES:,}")
+        require(
+            n <= MOST_EDGES,
+            f"CellRegions names edge {n - 1:,}; there may be at most {MOST_EDGES:,} edges, counted from 0",
+        )
 
     @property
     def n_edges(self) -> int:
@@ -164,7 +167,7 @@ def shared(n: int, sizes: Sequence[float]) -> list[int]:
 
 def _check_sizes(what: str, *sizes: int) -> None:
     good = all(isinstance(s, int) and 0 <= s <= MOST_LINKS for s in sizes) and sum(sizes) > 0
-    require(good, f"{what} takes numbers of clients from 0 up, not all of them 0, got {', '.join(map(str, sizes))}")
+    require(good, f"{what} takes numbers of clients >= 0, not all of them 0, got {', '.join(map(str, sizes))}")
 
 
 register(Geometry, "overlap", Overlap)

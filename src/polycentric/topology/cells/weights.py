@@ -32,7 +32,7 @@ class OverCells(Topology):
     bridge: float = 1.0
 
     def __post_init__(self) -> None:
-        within(self, bridge="> 0")
+        within(self, bridge="> 0; try 1")
         object.__setattr__(self, "cells", geometry(self.cells))
 
     @property
@@ -134,7 +134,7 @@ class Cells(OverCells):
 
     def words(self, n_clients: int) -> str:
         """Bridges."""
-        return f"{self.n_edges} edges, each the mean of the clients it covers; who is in several cells hears them all"
+        return f"{self.n_edges} edges, each the mean of the clients it covers; a client in several hears all of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class TwoLevel(OverCells):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}")
+        require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}; try 5")
 
     @property
     def cloud_every(self) -> int:
@@ -204,7 +204,7 @@ class TwoLevel(OverCells):
     def words(self, n_clients: int) -> str:
         """Edges, and a cloud."""
         when = f"every {self.every} rounds" if self.every > 1 else "every round" if self.every else "never"
-        return f"{self.n_edges} edges, each the mean of the clients it covers; they meet in a cloud {when}"
+        return f"{self.n_edges} edges, each the mean of the clients it covers; a cloud averages the edges {when}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class CellClusters(OverCells):
         require(
             not self.geometry.moves,
             "several models at every edge need clients that stay: a client remembers its model at each of its edges, "
-            "and a walker's edges change; leave speed and trace out, or use one model",
+            "and a moving client's edges change; leave speed and trace out, or use models=1",
         )
 
     @property
@@ -288,7 +288,8 @@ class CellClusters(OverCells):
         cells = super().cells_at(cohort)
         require(
             int(cells.covers.max()) <= self.most,
-            f"a client is covered by {int(cells.covers.max())} edges; several models at every edge allow {MOST}",
+            f"a client is covered by {int(cells.covers.max())} edges; several models at every edge allow {MOST}: "
+            "use models=1 or smaller cells",
         )
         return cells
 

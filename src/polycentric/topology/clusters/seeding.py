@@ -30,7 +30,7 @@ class OneBecomesMany(ByDistance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, restarts=">= 1", seeding=("kmeans++", "random"))
+        within(self, restarts=">= 1; try 20", seeding=("kmeans++", "random"))
 
     @abstractmethod
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
@@ -43,7 +43,7 @@ class OneBecomesMany(ByDistance):
 
     def words(self, n_clients: int) -> str:
         """Once."""
-        return f"one center becomes {min(self.k, n_clients)}: what clients have learned is clustered then"
+        return f"one center becomes {min(self.k, n_clients)}: the models that clients have trained are clustered"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Seeding(OneBecomesMany):
         if self.k > 1 and len(cohort) > 1 and not float(gram.diag().max()) > 0:
             warnings.warn(
                 "all clients sent the same model, so clustering them means nothing and all go to the first center: "
-                "let them train before they are clustered (a learning rate above 0, a longer warm_up)",
+                "let them train first, with a learning rate above 0 and a longer warm_up",
                 stacklevel=2,
             )
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
@@ -130,7 +130,7 @@ class TrimmedSeeding(OneBecomesMany):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, iterations=">= 1", outliers="[0, 0.5)")
+        within(self, iterations=">= 1; try 8", outliers="[0, 0.5); try 0.1")
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best of several clusterings."""

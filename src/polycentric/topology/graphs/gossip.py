@@ -23,7 +23,10 @@ DENSE = 400  # clients up to which all eigenvalues are computed; beyond, only th
 def zeta(weights: Mixing) -> float:
     """The second largest eigenvalue of a symmetric doubly stochastic mixing, in magnitude; 1: no consensus."""
     n = weights.shape[0]
-    require(doubly_stochastic(weights), "zeta is of a symmetric mixing whose rows and columns sum to one")
+    require(
+        doubly_stochastic(weights),
+        "zeta is of a symmetric mixing whose rows and columns sum to one: use metropolis(graph)",
+    )
     if n < 2:
         return 0.0
     matrix = weights.to_csr()
@@ -149,7 +152,10 @@ class Graph(Peers):
         n, m = self.weights.shape
         require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
         worst = float((self.weights.total - 1).abs().max()) if n else 0.0
-        require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
+        require(
+            worst <= 1e-9,
+            f"the rows of the weights of a Graph must sum to 1, and one is off by {worst:.2g}: use metropolis(graph)",
+        )
         even = doubly_stochastic(self.weights)
         require(even, "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)")
 
@@ -157,7 +163,7 @@ class Graph(Peers):
         """One for each client."""
         require(
             n_clients == self.weights.shape[0],
-            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}: weigh a graph "
+            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}: give weights "
             f"for clients 0 .. {n_clients - 1}, or name one, as in dpsgd(graph=Ring())",
         )
         return n_clients

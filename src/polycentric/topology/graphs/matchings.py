@@ -18,7 +18,7 @@ from .networks import Disconnected, Network, Ring, network_of
 
 @dataclass(frozen=True)
 class Matchings(Peers):
-    """Neighbours on a graph whose matchings take turns by chance (MATCHA).
+    """Neighbours on a graph of which every round uses some matchings, drawn at random (MATCHA).
 
         up   W = I - alpha sum_j B_j L_j,    B_j = 1 with probability p_j, the same coins at every client
 
@@ -46,7 +46,8 @@ class Matchings(Peers):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
-        within(self, budget="[0, 1]", schedule=("matcha", "periodic"), alpha="> 0")
+        within(self, budget="[0, 1]; try 0.5", schedule=("matcha", "periodic"))
+        within(self, alpha="> 0; leave it out and the best one is computed")
 
     def plan(self, n_clients: int) -> MatchingPlan:
         """Matchings, probabilities and mixing weight on that many clients; made once."""

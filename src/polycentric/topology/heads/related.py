@@ -153,7 +153,7 @@ class TaskGraph(Tasks, Gossip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, beta="(0, 1]", eps="(0, 0.5]")
+        within(self, beta="(0, 1]; leave it out for 1 / (neighbours + 1)", eps="(0, 0.5]; try 0.001")
 
     def sets(self, n: int) -> TaskSets:
         """The closed neighbourhoods."""
@@ -218,7 +218,7 @@ class TaskStar(Tasks):
     line = "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
     def __post_init__(self) -> None:
-        within(self, beta="(0, 1]", eps="(0, 0.5]")
+        within(self, beta="(0, 1]; try 1", eps="(0, 0.5]; try 0.001")
 
     def n_rows(self, n_clients: int, name: str) -> int:
         """One model; a task, and what belongs to it, for each client."""
@@ -286,7 +286,8 @@ class Duals(Topology):
     reads_updates = True
 
     def __post_init__(self) -> None:
-        within(self, strength="(0, inf)", relation=("learned", "none", "same"), every=">= 1", eps="(0, 0.5]")
+        within(self, strength="(0, inf); try 0.01", relation=("learned", "none", "same"))
+        within(self, every=">= 1; try 10", eps="(0, 0.5]; try 0.001")
 
     def n_centers(self, n_clients: int) -> int:
         """A dual sum for each task."""
