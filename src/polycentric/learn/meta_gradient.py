@@ -10,8 +10,6 @@ Hessian-vector product. No Hessian is ever formed.
 Reference: Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv.org/abs/1703.03400
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

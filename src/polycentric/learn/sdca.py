@@ -12,8 +12,6 @@ Several classes are one problem each against the rest, with the same Sigma; for 
 other and the classifier is the usual one. The last number of x is 1: a bias, under the same penalty as the rest.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ One example's shape says what the data are: images (channels, height, width), se
 features (features,), or a text (length,) of integer symbols, when the number of symbols is given.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Iterator

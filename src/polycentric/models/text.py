@@ -8,8 +8,6 @@ cannot be run for a stack of models at once. The numbers are the same.
 Reference: Caldas et al., LEAF: a benchmark for federated settings, 2018 (Shakespeare).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Maps: which edges cover which clients, drawn; and where clients go."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Seeing who takes part: how often every client of a run was heard, and how unequal that is."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ at work are a prefix of the rows: nobody waits, and nothing is computed to be th
 departures are a *stretch*, all of one shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a module can and does, tried on a few examples: executors ask before they begin."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

@@ -9,8 +9,6 @@ All three take a stack (client, ...) and are differentiated by one another, any 
 makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

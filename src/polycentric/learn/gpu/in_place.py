@@ -10,8 +10,6 @@ A penalty may depend on the row as such as well; then its gradient is added, lay
 overwritten: a scan takes its first step on a copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What our kernels have in common: when they can be made, how a stack is handed to them, and small arithmetic."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from functools import cache

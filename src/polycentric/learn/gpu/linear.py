@@ -10,8 +10,6 @@ are multiplied on tensor cores, as the sum of three products of TF32, which keep
 as one such product where torch may do so (`--precision tf32`).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -9,8 +9,6 @@ so `gather` and `spread` are each other's gradients, any number of times. A pool
 images of it. The choice is torch's: the first of equal pixels, and the last that is no number, if there is one.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

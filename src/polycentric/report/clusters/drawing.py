@@ -1,7 +1,5 @@
 """Figures of clusters: over the rounds, on a map, in examples and numbers, and who learns alike (trees of updates)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

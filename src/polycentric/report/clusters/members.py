@@ -5,8 +5,6 @@ more, and what they would send is looked at. Nothing is mixed by that. Distances
 products of the clients' rows (clients x clients, float64), so nothing here grows with the square of a model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clocks: a paper's round numbers, delays on a graph, and phones on a radio link."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -21,8 +21,6 @@ and where they talk in s turns, one after another (matchings), all of them wait:
 Exchanges of a round follow one another. Nothing is measured: the numbers are a function of seed and settings.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
