@@ -7,6 +7,7 @@ refused when it is built.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,10 +25,7 @@ Ups = Callable[[Cohort, str], Mixing]
 class Privacy:
     """The two sides of a mechanism; by default neither does anything, and nothing is promised."""
 
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """Names it protects; None: nothing is promised."""
-        return None
+    covers: ClassVar[tuple[str, ...] | None] = None  # names it protects; None: nothing is promised
 
     @property
     def rho(self) -> float:
@@ -78,16 +76,12 @@ class Gaussian(Privacy):
 
     clip: float
     noise: float
+    covers = ("model",)  # nothing else has a start to measure from
 
     def __post_init__(self) -> None:
         within(self, clip="> 0", noise="[0, inf)")
         finite = not self.noise or self.clip < math.inf
         require(finite, "noise without a bound on what it hides promises nothing: give Gaussian a finite clip")
-
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """The model; nothing else has a start to measure from."""
-        return ("model",)
 
     @property
     def rho(self) -> float:

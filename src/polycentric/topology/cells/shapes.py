@@ -53,14 +53,10 @@ class Overlap(SizedCells):
     u: int = 20
     v: int = 10
     w: int = 0
+    n_edges = 3
 
     def __post_init__(self) -> None:
         _check_sizes("Overlap", self.u, self.v, self.w)
-
-    @property
-    def n_edges(self) -> int:
-        """Three."""
-        return 3
 
     @property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:

@@ -64,13 +64,6 @@ def link_facts(pairs: Tensor, n: int) -> dict[str, Any]:
     return {"links": len(pairs), "neighbours": [int(degree.min()), int(degree.max())]}
 
 
-def weight_facts(weights: Mixing) -> dict[str, Any]:
-    """Links and zeta of a symmetric doubly stochastic mixing."""
-    receiver, sender, _ = weights.links
-    pairs = torch.stack([receiver, sender], 1)[receiver < sender]
-    return link_facts(pairs, weights.shape[0]) | {"zeta": zeta(weights)}
-
-
 class Peers(Topology):
     """No center: every client is its own and averages with those beside it.
 
@@ -99,7 +92,10 @@ class Peers(Topology):
         self.n_centers(n_clients)
         ones = torch.ones(n_clients, dtype=torch.int64)
         everyone = Cohort(torch.arange(n_clients), ones, ones.double(), n_clients, seed, 0)
-        return weight_facts(self.mixing({}, everyone))
+        weights = self.mixing({}, everyone)
+        receiver, sender, _ = weights.links
+        pairs = torch.stack([receiver, sender], 1)[receiver < sender]
+        return link_facts(pairs, n_clients) | {"zeta": zeta(weights)}
 
 
 @dataclass(frozen=True)
