@@ -25,7 +25,7 @@ from ..stacks import draw
 from .checks import check
 from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
 from .dense import mlp
-from .text import char_lstm
+from .text import CharLSTM
 
 Factory = Callable[..., object]  # a class or function that makes a module
 
@@ -35,7 +35,7 @@ class NamedModel:
     """How a named model is made, and from what shapes of examples it can be."""
 
     about: str  # one line for a listing
-    make: Callable[..., nn.Module]  # of (shape, n_outputs), and of the number of symbols if it reads text
+    make: Callable[..., nn.Module]  # of (shape, n_outputs); of (symbols, n_outputs) if it reads text
     reads: Literal["numbers", "images", "series", "text"] = "numbers"
     smallest: int = 1  # the shortest side of an image, or length of a series, of which its pools leave something
 
@@ -78,7 +78,7 @@ MODELS: dict[str, NamedModel] = {
     ),
     "vgg11": NamedModel("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
     "har-cnn": NamedModel("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
-    "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", char_lstm, "text"),
+    "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", CharLSTM, "text"),
 }
 
 
@@ -138,7 +138,7 @@ def _from_ours(name: str, shape: tuple[int, ...], n_outputs: int, symbols: int) 
         remedy = f"models that take it: {', '.join(others)}" if others else "no named model takes it"
         of = f" of {symbols} symbols" if symbols else ""
         raise UsageError(f"model '{name}' takes {recipe.wants}, not shape {shape}{of}; {remedy}")
-    return recipe.make(shape, n_outputs, symbols) if recipe.reads == "text" else recipe.make(shape, n_outputs)
+    return recipe.make(symbols if recipe.reads == "text" else shape, n_outputs)
 
 
 def _imported(name: str) -> object:

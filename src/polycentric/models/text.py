@@ -63,8 +63,3 @@ class CharLSTM(nn.Module):
         states = self.lstm2(self.lstm1(self.embedding(symbols.long())))
         scores: Tensor = self.head(states[:, -1])
         return scores
-
-
-def char_lstm(shape: tuple[int, ...], n_outputs: int, symbols: int) -> CharLSTM:
-    """The net for texts of any length over an alphabet of so many symbols."""
-    return CharLSTM(symbols, n_outputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -44,11 +44,6 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.squeeze(-1) - targets).square() / 2
 
 
-def class_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of every example."""
-    return cross_entropy(outputs, targets, reduction="none")
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """A module and its loss, as functions of a row."""
@@ -76,7 +71,7 @@ class Task:
         model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
         module = build(model, federation.shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         module = module.to(dtype=dtype, device=device).train()
-        loss = loss or (class_error if federation.classes else squared_error)
+        loss = loss or (partial(cross_entropy, reduction="none") if federation.classes else squared_error)
         task = Task(module, loss, cut, dtype, federation.symbols, precision)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
         task.try_out(federation.train.x[:2], federation.n_outputs)

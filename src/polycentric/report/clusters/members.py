@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError, require
-from ...method import State
 from ...runs.loop import Run, trainer_of
 from ...runs.metrics import Integers, Reals
 from ...stacks.draw import seed_of, uniform
@@ -60,8 +59,8 @@ def updates(run: Run) -> tuple[Tensor, Tensor]:
         raise UsageError(f"method {run.method.name} does not say how its clients train, so updates cannot be compared")
     plain = replace(train, terms=())
     everyone = run.clients.everyone(run.state.round)
-    counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(_centers(run.state)))
-    centers = _centers(run.state)
+    centers = run.state.centers["model"]
+    counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(centers))
     mean = (counts.double().to(centers.device) @ centers.double() / counts.sum()).to(centers.dtype)
     found = []
     for block in everyone.blocks(run.clients.block_size):
@@ -121,10 +120,6 @@ def _in_order(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     index = torch.cat([index for index, _ in parts])
     order = index.argsort()
     return index[order], torch.cat([rows for _, rows in parts])[order]
-
-
-def _centers(state: State) -> Tensor:
-    return state.centers["model"]
 
 
 def matched(labels: Any, reference: Any) -> Integers:
