@@ -10,8 +10,7 @@ features (features,), or a text (length,) of integer symbols, when the number of
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -104,11 +103,12 @@ def build(
     good = len(shape) > 0 and min(shape) > 0
     require(good, f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}")
     require(n_outputs > 0, f"n_outputs is the number of classes, at least 1, not {n_outputs}")
-    called = name if isinstance(name, str) else _called(name)
+    called = name if isinstance(name, str) else str(getattr(name, "__qualname__", type(name).__name__))
+    host = torch.device("cpu")  # the same bits whatever device is torch's default or comes later
     # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
-    with _seeded(seed):
+    with host, draw.seeded(host, seed, "model"):
         source = _imported(name) if isinstance(name, str) and ":" in name else name
-    with _seeded(seed):
+    with host, draw.seeded(host, seed, "model"):
         if isinstance(source, str):
             module = _from_ours(source, shape, n_outputs, symbols)
         else:
@@ -197,19 +197,6 @@ def _accepts_two(source: Callable[..., object]) -> bool:
     return True
 
 
-def _called(source: object) -> str:
-    return str(getattr(source, "__qualname__", type(source).__name__))
-
-
 def _said(error: BaseException) -> str:
     """An error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Parameters are drawn on the host: the same bits whatever device is torch's default or comes later."""
-    # torch.manual_seed would reseed the generators of all devices, which fork_rng does not give back.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(draw.seed_of(seed, "model"))
-        yield

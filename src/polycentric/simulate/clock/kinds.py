@@ -51,10 +51,6 @@ class Normalised(Clock):
         """A trip, by the models moved."""
         return self.t_edge * self._models(load, hops)
 
-    def at_cloud(self, load: Load) -> float:
-        """In the trip already."""
-        return 0.0
-
     def _models(self, load: Load, moved: Pairs | Hops) -> Tensor:
         return moved.size / max(load.parameters * load.number, 1)
 

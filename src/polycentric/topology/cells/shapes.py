@@ -23,6 +23,11 @@ class SizedCells(Geometry):
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """(edges, clients) of every region."""
 
+    @cached_property
+    def n_edges(self) -> int:
+        """One more than the largest number."""
+        return 1 + max(max(edges) for edges, _ in self.regions)
+
     @property
     def default_n_clients(self) -> int:
         """The sum of the sizes."""
@@ -53,7 +58,6 @@ class Overlap(SizedCells):
     u: int = 20
     v: int = 10
     w: int = 0
-    n_edges = 3
 
     def __post_init__(self) -> None:
         _check_sizes("Overlap", self.u, self.v, self.w)
@@ -79,11 +83,6 @@ class RingCells(SizedCells):
         _check_sizes("RingCells", self.u, self.v)
 
     @property
-    def n_edges(self) -> int:
-        """As many as were asked for."""
-        return self.edges
-
-    @property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """Alone, then with the next."""
         n = self.edges
@@ -106,11 +105,6 @@ class CellRegions(SizedCells):
         require(some, f"CellRegions has no clients in '{self.sizes}'; write for example '0:10 1:10 0+1:5'")
         n = self.n_edges
         require(n <= MOST_EDGES, f"CellRegions names edge {n - 1:,}; there may be {MOST_EDGES:,}")
-
-    @property
-    def n_edges(self) -> int:
-        """One more than the largest number."""
-        return 1 + max(max(edges) for edges, _ in self.regions)
 
     @cached_property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:

@@ -31,11 +31,11 @@ class Tasks(Topology):
     """What topologies with related tasks have in common."""
 
     reads_updates = True  # how tasks are related is found from what clients send
-    beta: float | None
-    eps: float
-    per_n: bool
-    own_terms: bool
-    limit: float
+    beta: float | None  # weight of the fresh covariance beside the neighbours'; 1: nobody is asked
+    eps: float  # floor of the spectra
+    per_n: bool  # divide the penalty of set j by n_j
+    own_terms: bool  # keep j = k only; cheaper, and not the gradient of the objective
+    limit: float  # largest eigenvalue of Q that the clients' steps allow; beyond it a warning
 
     @abstractmethod
     def sets(self, n: int) -> TaskSets:
@@ -136,13 +136,7 @@ class TaskGraph(Tasks, Gossip):
 
         Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
 
-    Arguments:
-        graph, only_own, disconnected: as in `Gossip`.
-        beta: weight of the fresh covariance beside the neighbours'; None: 1 / (|N(k)| + 1); 1: nobody is asked.
-        eps: floor of the spectra.
-        per_n: divide a neighbourhood's penalty by n_j.
-        own_terms: keep j = k only; cheaper, and not the gradient of the objective.
-        limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
+    `graph`, `only_own` and `disconnected` as in `Gossip`; beta is 1 / (|N(k)| + 1) where it is None.
     """
 
     beta: float | None = None
