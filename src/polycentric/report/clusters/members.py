@@ -197,8 +197,7 @@ def neighbours(gram: Reals, seed: int = 0) -> Reals:
     tsne = TSNE(
         metric="precomputed", init=first, perplexity=perplexity, random_state=seed_of(seed, "t-sne") % (1 << 32)
     )
-    found: Reals = np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
-    return found
+    return np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
 
 
 def cosines(rows: Tensor) -> Reals:

@@ -169,11 +169,10 @@ register(Geometry, "table", CellTable)
 
 def geometry(cells: Any) -> Geometry:
     """Cells as they may be given in Python: a geometry, its text, or a table (edges, clients) of 0/1."""
+    if isinstance(cells, str):
+        cells = part_of("cells", cells, Geometry)
     if isinstance(cells, Geometry):
         return cells
-    if isinstance(cells, str):
-        made: Geometry = part_of("cells", cells, Geometry)
-        return made
     try:
         table = cells if isinstance(cells, Tensor) else torch.as_tensor(np.asarray(cells, dtype=float))
     except (TypeError, ValueError) as error:

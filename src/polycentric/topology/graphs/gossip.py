@@ -171,13 +171,9 @@ def present(everyone: Mixing, cohort: Cohort) -> Mixing:
     off = (at[receiver] >= 0) & (at[sender] >= 0) & (receiver != sender)
     receiver, sender, weight = receiver[off], sender[off], weight[off]
     own = torch.ones(cohort.n_clients, dtype=torch.float64).index_add_(0, receiver, -weight)[cohort.index]
-    return Mixing.sparse(
-        torch.cat([receiver, cohort.index]),
-        torch.cat([at[sender], torch.arange(len(cohort))]),
-        torch.cat([weight, own]),
-        (cohort.n_clients, len(cohort)),
-        "keep",
-    )
+    every = torch.arange(len(cohort))
+    links = torch.cat([receiver, cohort.index]), torch.cat([at[sender], every]), torch.cat([weight, own])
+    return Mixing.sparse(*links, (cohort.n_clients, len(cohort)), "keep")
 
 
 def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:
