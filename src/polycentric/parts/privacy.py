@@ -7,6 +7,7 @@ refused when it is built.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,10 +25,7 @@ Ups = Callable[[Cohort, str], Mixing]
 class Privacy:
     """The two sides of a mechanism; by default neither does anything, and nothing is promised."""
 
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """Names it protects; None: nothing is promised."""
-        return None
+    covers: ClassVar[tuple[str, ...] | None] = None  # names it protects; None: nothing is promised
 
     @property
     def rho(self) -> float:
@@ -78,6 +76,7 @@ class Gaussian(Privacy):
 
     clip: float
     noise: float
+    covers = ("model",)  # nothing else has a start to measure from
 
     def __post_init__(self) -> None:
         within(self, clip="> 0; try 1", noise="[0, inf); try 1")
@@ -86,11 +85,6 @@ class Gaussian(Privacy):
             finite,
             "Gaussian with noise needs a finite clip, got clip=inf, which guarantees no privacy; try clip=1",
         )
-
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """The model; nothing else has a start to measure from."""
-        return ("model",)
 
     @property
     def rho(self) -> float:

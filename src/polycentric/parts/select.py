@@ -25,15 +25,8 @@ FEW = 20  # of very many, one in so many or fewer: a permutation of more takes l
 class Select(ABC):
     """Picks the cohort of an exchange."""
 
-    @property
-    def learn(self) -> tuple[Learner, ...]:
-        """What clients must find out for it before they train."""
-        return ()
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """Names of what they tell it."""
-        return ()
+    learn: tuple[Learner, ...] = ()  # what clients must find out for it before they train
+    tells: tuple[str, ...] = ()  # names of what they tell it
 
     @abstractmethod
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
@@ -185,6 +178,8 @@ class Active(Select):
     sharpness: float = 0.01
     explore: float = 0.1
     weigh: bool = False
+    learn = (Value(),)  # at the model received
+    tells = ("value",)
 
     def __post_init__(self) -> None:
         within(
@@ -194,16 +189,6 @@ class Active(Select):
             sharpness="[0, inf); try 0.01",
             explore="[0, 1]; try 0.1",
         )
-
-    @property
-    def learn(self) -> tuple[Learner, ...]:
-        """The value, at the model received."""
-        return (Value(),)
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """The value."""
-        return ("value",)
 
     def remembers(self, n_clients: int) -> Stacks:
         """The last value of every client, and the round it is from (-1: none yet)."""

@@ -31,11 +31,8 @@ AXES = {
     "bytes_up": "bytes moved up",
     "bytes_down": "bytes moved down",
 }
-KEYS = {
-    "rounds": ("round",),
-    "seconds": ("simulated_seconds",),
-    "bytes": ("bytes_up", "bytes_down"),
-}  # others: their own
+# What is added up along an axis; others are their own.
+KEYS = {"rounds": ("round",), "seconds": ("simulated_seconds",), "bytes": ("bytes_up", "bytes_down")}
 WIDE = 46  # letters of a label on one line
 # Settings that do not make another method.
 ASIDE = {"seed", "device", "executor", "block", "workers", "checkpoint_every"}

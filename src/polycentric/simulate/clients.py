@@ -1,7 +1,5 @@
 """The clients of a simulation: one machine, all clients, learned block by block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial

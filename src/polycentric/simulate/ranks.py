@@ -14,8 +14,6 @@ Only tensors travel, as bytes, and short JSON texts; nothing is ever pickled. Be
 the host's sockets: a rank that has died is missed there at once, and a silent one after `wait` seconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Blocks learned beside each other, by threads."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections import deque

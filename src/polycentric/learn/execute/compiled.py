@@ -15,8 +15,6 @@ between runs (its inductor cache), and by us between runs of one process: a trac
 own is a pure function of its text and its inputs, so equal text on equal shapes is the same program, whoever asks.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Clocks: a paper's round numbers, delays on a graph, and phones on a radio link."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,10 +50,6 @@ class Normalised(Clock):
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """A trip, by the models moved."""
         return self.t_edge * self._models(load, hops)
-
-    def at_cloud(self, load: Load) -> float:
-        """In the trip already."""
-        return 0.0
 
     def _models(self, load: Load, moved: Pairs | Hops) -> Tensor:
         return moved.size / max(load.parameters * load.number, 1)

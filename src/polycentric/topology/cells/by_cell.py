@@ -81,24 +81,24 @@ class ByCell(Around):
 
     def counts(self, edges: tuple[tuple[int, ...], ...], there: Tensor, key: tuple[int, int, int]) -> list[int]:
         """How many clients of every region, from how many there are."""
-        n_edges = 1 + max((max(e) for e in edges), default=0)
-        cell = [0] * n_edges
-        for mine, size in zip(edges, there.tolist(), strict=True):
-            for edge in mine:
-                cell[edge] += size
+        most = there.tolist()
+
+        def by_edge(counts: list[int]) -> list[int]:
+            total = [0] * (1 + max((max(mine) for mine in edges), default=0))
+            for mine, count in zip(edges, counts, strict=True):
+                for edge in mine:
+                    total[edge] += count
+            return total
+
+        cell = by_edge(most)
         # The edges of a region may want different shares of it; it gives the least, and they fill up elsewhere.
         exact = [
             self.n * size * min(1 / max(cell[e], self.n) for e in mine) if size else 0.0
-            for mine, size in zip(edges, there.tolist(), strict=True)
+            for mine, size in zip(edges, most, strict=True)
         ]
-        out = [min(math.floor(x + 1e-9), size) for x, size in zip(exact, there.tolist(), strict=True)]
-        got = [0] * n_edges
-        for mine, count in zip(edges, out, strict=True):
-            for edge in mine:
-                got[edge] += count
+        out = [min(math.floor(x + 1e-9), size) for x, size in zip(exact, most, strict=True)]
+        got = by_edge(out)
         tie = uniform(*key, "by cell", torch.arange(len(edges))).tolist()
-        most = there.tolist()
-
         race = [(round(out[r] - exact[r], 9), -tie[r], r) for r in range(len(edges)) if out[r] < most[r]]
         heapq.heapify(race)
         while race:

@@ -23,6 +23,11 @@ class SizedCells(Geometry):
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """(edges, clients) of every region."""
 
+    @cached_property
+    def n_edges(self) -> int:
+        """One more than the largest number."""
+        return 1 + max(max(edges) for edges, _ in self.regions)
+
     @property
     def default_n_clients(self) -> int:
         """The sum of the sizes."""
@@ -58,11 +63,6 @@ class Overlap(SizedCells):
         _check_sizes("Overlap", self.u, self.v, self.w)
 
     @property
-    def n_edges(self) -> int:
-        """Three."""
-        return 3
-
-    @property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """Alone, in pairs, in the middle."""
         alone = tuple(((i,), self.u) for i in range(3))
@@ -81,11 +81,6 @@ class RingCells(SizedCells):
     def __post_init__(self) -> None:
         require(1 <= self.edges <= MOST_EDGES, f"RingCells.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
         _check_sizes("RingCells", self.u, self.v)
-
-    @property
-    def n_edges(self) -> int:
-        """As many as were asked for."""
-        return self.edges
 
     @property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
@@ -113,11 +108,6 @@ class CellRegions(SizedCells):
             n <= MOST_EDGES,
             f"CellRegions names edge {n - 1:,}; there may be at most {MOST_EDGES:,} edges, counted from 0",
         )
-
-    @property
-    def n_edges(self) -> int:
-        """One more than the largest number."""
-        return 1 + max(max(edges) for edges, _ in self.regions)
 
     @cached_property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:

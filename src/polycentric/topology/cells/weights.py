@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class OverCells(Topology):
 
     cells: Geometry | Tensor
     bridge: float = 1.0
+    models: ClassVar[int] = 1  # of every edge: center i K + r is model r of edge i
+    cloud_every: ClassVar[int | None] = None  # rounds between meetings in a cloud; 0: never; None: there is no cloud
 
     def __post_init__(self) -> None:
         within(self, bridge="> 0; try 1")
@@ -45,16 +47,6 @@ class OverCells(Topology):
     def n_edges(self) -> int:
         """How many edges."""
         return self.geometry.n_edges
-
-    @property
-    def models(self) -> int:
-        """Models of every edge: center i K + r is model r of edge i."""
-        return 1
-
-    @property
-    def cloud_every(self) -> int | None:
-        """Rounds between meetings in a cloud above the edges; 0: never; None: there is no cloud."""
-        return None
 
     @property
     def wires(self) -> Wires:
@@ -178,7 +170,7 @@ class TwoLevel(OverCells):
         require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}; try 5")
 
     @property
-    def cloud_every(self) -> int:
+    def cloud_every(self) -> int:  # type: ignore[override]
         """As said."""
         return self.every
 
@@ -242,7 +234,7 @@ class CellClusters(OverCells):
         return self.seeds
 
     @property
-    def models(self) -> int:
+    def models(self) -> int:  # type: ignore[override]
         """K."""
         return self.k
 

@@ -67,13 +67,6 @@ def link_facts(pairs: Tensor, n: int) -> dict[str, Any]:
     return {"links": len(pairs), "neighbours": [int(degree.min()), int(degree.max())]}
 
 
-def weight_facts(weights: Mixing) -> dict[str, Any]:
-    """Links and zeta of a symmetric doubly stochastic mixing."""
-    receiver, sender, _ = weights.links
-    pairs = torch.stack([receiver, sender], 1)[receiver < sender]
-    return link_facts(pairs, weights.shape[0]) | {"zeta": zeta(weights)}
-
-
 class Peers(Topology):
     """No center: every client is its own and averages with those beside it.
 
@@ -102,7 +95,10 @@ class Peers(Topology):
         self.n_centers(n_clients)
         ones = torch.ones(n_clients, dtype=torch.int64)
         everyone = Cohort(torch.arange(n_clients), ones, ones.double(), n_clients, seed, 0)
-        return weight_facts(self.mixing({}, everyone))
+        weights = self.mixing({}, everyone)
+        receiver, sender, _ = weights.links
+        pairs = torch.stack([receiver, sender], 1)[receiver < sender]
+        return link_facts(pairs, n_clients) | {"zeta": zeta(weights)}
 
 
 @dataclass(frozen=True)
@@ -181,13 +177,9 @@ def present(everyone: Mixing, cohort: Cohort) -> Mixing:
     off = (at[receiver] >= 0) & (at[sender] >= 0) & (receiver != sender)
     receiver, sender, weight = receiver[off], sender[off], weight[off]
     own = torch.ones(cohort.n_clients, dtype=torch.float64).index_add_(0, receiver, -weight)[cohort.index]
-    return Mixing.sparse(
-        torch.cat([receiver, cohort.index]),
-        torch.cat([at[sender], torch.arange(len(cohort))]),
-        torch.cat([weight, own]),
-        (cohort.n_clients, len(cohort)),
-        "keep",
-    )
+    every = torch.arange(len(cohort))
+    links = torch.cat([receiver, cohort.index]), torch.cat([at[sender], every]), torch.cat([weight, own])
+    return Mixing.sparse(*links, (cohort.n_clients, len(cohort)), "keep")
 
 
 def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:

@@ -26,13 +26,11 @@ class Matchings(Peers):
     above one.
 
     Arguments:
-        graph: such as `Ring()`, `ErdosRenyi(0.3)`, or a networkx graph on 0 .. n-1.
+        graph, only_own, disconnected: as in `Gossip`.
         budget: matchings used in a round on average, as a share of all; 1 uses all of them in every round.
         schedule: "matcha" gives every matching a coin of its own, with the best probabilities under the budget;
             "periodic" throws one coin for all of them.
         alpha: how far neighbours move towards each other; None: as makes them agree fastest.
-        only_own: names that are carried along but not mixed.
-        disconnected: "allow" takes a graph in several parts; each then agrees within itself only.
     Reference: Wang et al., MATCHA: speeding up decentralized SGD via matching decomposition sampling, 2019.
     """
 
