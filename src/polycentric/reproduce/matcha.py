@@ -1,7 +1,4 @@
-"""MATCHA against vanilla and periodic D-PSGD: loss over iterations and over simulated time, at five budgets.
-
-Wang et al., MATCHA, 2019: eight clients on the paper's Erdos-Renyi graph (figure 1a), one step, then mixing.
-"""
+"""MATCHA against vanilla and periodic D-PSGD: loss over iterations and over simulated time, at five budgets."""
 
 from __future__ import annotations
 
@@ -18,12 +15,11 @@ import torch
 from ..report.curves import Curves
 from ..report.figure import Drawn, grid
 from ..report.graphs import activation, draw_plan, draw_rho
-from ..runs.folder import Folder
 from ..topology import Matchings
 from ..topology.graphs.decomposition import Activation, plan_for
 from ..topology.graphs.networks import MATCHA_8, MATCHA_16, Network, Ring
-from .judge import error_of, every, less, mean, reached
-from .rows import cell, history, rows
+from .judge import MISSING, claim_by_seed, error_of, every, less, mean, reached
+from .rows import cell, history, rows, settings_of
 from .table import Claim, Figure, Measure, Row, Runs, Table, Values, Verdict, figure
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
@@ -48,8 +44,6 @@ WORK = {
     f"Fashion-MNIST, {FEW}": Learned("fashion-mnist", "mlp", 1500, 0.7, 0.98),
     "CIFAR-10": Learned("cifar10", "lg-lenet", 3000, 1.5),
 }
-
-
 # name -> (schedule, budget); `alone` is training without any communication
 WAYS: dict[str, tuple[Activation, float]] = {
     "vanilla": ("matcha", 1.0),
@@ -105,15 +99,14 @@ def _time(schedule: Activation, budget: float, target: float) -> Measure:
 
 
 def _half(data: str) -> Claim:
-    def judge(values: Values) -> Verdict:
-        full, half = (reached(values, f"{data}, {way}, loss") for way in ("vanilla", "MATCHA 0.5"))
-        if min(len(full), len(half)) < 2:
-            return None, "two seeds of both rows are wanted"
+    def judge(found: dict[str, list[float]]) -> Verdict:
+        full, half = found.values()
         a, b, spread = statistics.fmean(full), statistics.fmean(half), math.hypot(error_of(full), error_of(half))
         far = f"{b:.4f} against {a:.4f}, {100 * (b / a - 1):+.1f} %"
         return b <= 1.01 * a, f"test loss {far} (standard error of the difference {spread:.4f}; 1 % is allowed)"
 
-    return Claim(f"Half of the communication costs nothing per iteration ({data}).", judge)
+    settings = {way: f"{data}, {way}, loss" for way in ("vanilla", "MATCHA 0.5")}
+    return claim_by_seed(f"Half of the communication costs nothing per iteration ({data}).", settings, judge, least=2)
 
 
 def _faster(data: str) -> Claim:
@@ -134,14 +127,14 @@ def _faster(data: str) -> Claim:
     return Claim(f"Up to 5 times less time to the same loss ({data}).", judge)
 
 
-def _ran(judge: Callable[[], Verdict]) -> Callable[[Values], Verdict]:
-    """For what follows from the plans alone: it is told where anything was run."""
+def _of_plans(text: str, judge: Callable[[], Verdict]) -> Claim:
+    """What follows from the plans alone; it is told where anything was run."""
 
     def judged(values: Values) -> Verdict:
         ran = any(math.isfinite(value) for measured in values.values() for value in measured)
-        return judge() if ran else (None, "nothing was run")
+        return judge() if ran else (None, MISSING)
 
-    return judged
+    return Claim(text, judged)
 
 
 def _delay() -> Verdict:
@@ -166,11 +159,7 @@ def _rather(data: str) -> Claim:
     )
 
 
-GRAPHS: dict[str, tuple[Callable[[], Network], int]] = {
-    "ER-8": (lambda: MATCHA_8, 8),
-    "ring-8": (Ring, 8),
-    "ER-16": (lambda: MATCHA_16, 16),
-}
+GRAPHS: dict[str, tuple[Network, int]] = {"ER-8": (MATCHA_8, 8), "ring-8": (Ring(), 8), "ER-16": (MATCHA_16, 16)}
 # The plans' numbers as they were computed beforehand, by another program: lambda_2, alpha, rho, rho of periodic.
 PLANS: dict[tuple[str, float], tuple[float | None, float | None, float, float]] = {
     ("ER-8", 1.0): (0.67002, 0.28571, 0.65378, 0.65378),
@@ -198,8 +187,7 @@ def _compared() -> list[tuple[str, float, list[tuple[float | None, float]]]]:
     """(graph, budget, [(beforehand, ours), ...]) for lambda_2, alpha, rho and rho of periodic."""
     out = []
     for (name, budget), known in PLANS.items():
-        network, n = GRAPHS[name]
-        plan, other = plan_for(network(), n, budget), plan_for(network(), n, budget, "periodic")
+        plan, other = plan_for(*GRAPHS[name], budget), plan_for(*GRAPHS[name], budget, "periodic")
         ours = (plan.lambda_2, plan.alpha, plan.rho, other.rho)
         out.append((name, budget, list(zip(known, ours, strict=True))))
     return out
@@ -242,8 +230,7 @@ def _draw_plans(path: Path, runs: Runs) -> bool:
     path.with_suffix(".md").write_text(_page_of_plans(), encoding="utf-8")
 
     def rho(name: str, axis: Any) -> None:
-        network, n = GRAPHS[name]
-        draw_rho(axis, network(), n)
+        draw_rho(axis, *GRAPHS[name])
         axis.set_title(name)
 
     return grid(path, [[Drawn(partial(rho, name)) for name in GRAPHS]])
@@ -260,7 +247,7 @@ def _used(runs: Runs) -> list[list[Drawn]]:
 
 
 def _clock(folder: Path, rounds: list[int]) -> np.ndarray:
-    settings = Folder.open(folder).read_config()[0]
+    settings = settings_of(folder)
     schedule, budget = settings.set.get("schedule", "matcha"), float(settings.set.get("budget", 0.0))
     return elapsed(schedule, budget, settings.seed, rounds[-1])[rounds]
 
@@ -311,11 +298,11 @@ MATCHA = Table(
     measure=_loss,
     rows=rows(_rows, WORK, WAYS),
     claims=(
-        Claim("The plans have the numbers computed beforehand (lambda_2, alpha, rho).", _ran(_planned)),
-        *(_half(data) for data in WORK),
-        *(_faster(data) for data in WORK),
-        Claim("50 times less communication delay at a budget of 0.02.", _ran(_delay)),
-        *(_rather(data) for data in WORK),
+        _of_plans("The plans have the numbers computed beforehand (lambda_2, alpha, rho).", _planned),
+        *map(_half, WORK),
+        *map(_faster, WORK),
+        _of_plans("50 times less communication delay at a budget of 0.02.", _delay),
+        *map(_rather, WORK),
     ),
     figures=(
         Figure(
@@ -330,18 +317,5 @@ MATCHA = Table(
             _used,
         ),
         *map(_curves, WORK),
-    ),
-    notes=(
-        "All numbers of the plans stand in [matcha-plans](matcha-plans.md).",
-        "An iteration is one step of SGD (batch 32, learning rate 0.1 falling to 0.01) at every client, then mixing. "
-        "The rate was not tuned, and is the same in all rows.",
-        f"Losses are means over all test examples, each at its own client's model, over the last {TAIL} evaluations.",
-        "Simulated time: a step takes 1, a matching takes 1, matchings go one after another. The paper measured a "
-        "cluster; where messages are slower than steps, small budgets gain more.",
-        "The targets of the time rows are 0.55, 0.7 and 1.5; the first evaluation that is there counts. They were 0.5, "
-        "0.7 and 1.3 before the table was run. All runs on all of Fashion-MNIST ended between 0.50 and 0.52, and one "
-        "seed on CIFAR-10 at 1.4, so that few ever got there; the first and the last were changed after that was seen.",
-        "`alone` is training without any communication, from the same initial model. Where it is hardly worse, a small "
-        "budget proves little; so Fashion-MNIST is also run with 98 % of every client's images held back.",
     ),
 )
