@@ -14,9 +14,9 @@ from ..report.curves import Curves
 from ..report.figure import Drawn, Panel
 from ..runs.folder import Folder
 from ..runs.start import open as open_run
-from .judge import claim_by_seed, finite
+from .judge import claim_of_row
 from .rows import at_end, cell, clients_of
-from .table import Claim, Figure, Measure, Row, Runs, Table, Verdict, figure
+from .table import Measure, Row, Runs, Table, Verdict, figure
 
 CLIENTS, ROUNDS, T_MIN = 10, 80, 20
 TRAINING = {"lr": 0.1, "momentum": 0.9, "decay": 0.99, "batch": 128}
@@ -47,10 +47,6 @@ def _of_gains(pick: Callable[[list[float]], float]) -> Measure:
     return lambda summary: pick(_gains(summary) or [math.nan])
 
 
-def _claim(text: str, row: str, judge: Callable[[list[float]], Verdict]) -> Claim:
-    return claim_by_seed(text, {row: row}, lambda found: judge(found[row]), finite)
-
-
 def _every(least: list[float]) -> Verdict:
     shown = f"gains {statistics.fmean(least):+.1f} points, {min(least):+.1f} in the worst seed"
     return min(least) > 0, f"the client that gains least {shown}"
@@ -73,15 +69,23 @@ def _clients(runs: Runs) -> Drawn:
             for name in a:
                 axis.plot([0, 1], [100 * a[name], 100 * b[name]], "-o", ms=3, lw=0.8, color="#777777", alpha=0.6)
         axis.set_xticks([0, 1], ["FedAvg", "Clustered"])
-        axis.set(xlim=(-0.2, 1.2), title="every client at the end, %")
 
-    return Drawn(draw, bool(runs["FedAvg"] and runs["Clustered"]))
+    dress = {"xlim": (-0.2, 1.2), "title": "every client at the end, %"}
+    return Drawn(draw, bool(runs["FedAvg"] and runs["Clustered"]), dress)
 
 
 def _rounds(runs: Runs) -> list[list[Panel]]:
     groups = {name: runs[name] for name in ("FedAvg", "Clustered")}
     dress = {"title": "mean accuracy of a client", "ylabel": ""}
     return [[Curves(groups, "macro_accuracy", dress=dress), _clients(runs)]]
+
+
+def _splits(path: Path, runs: Runs) -> bool:
+    return draw_splits(Folder(runs.first("Clustered")).read_tensors("splits.safetensors"), path)
+
+
+def _similarity(path: Path, runs: Runs) -> bool:
+    return draw_similarity(open_run(runs.first("Clustered"), device="auto"), path)
 
 
 CFL_TABLE = Table(
@@ -105,21 +109,13 @@ CFL_TABLE = Table(
         Row(FOUND, CFL, None, at_end("metrics", "ari"), "adjusted Rand index"),
     ),
     claims=(
-        _claim("Every client gains by the split.", LEAST, _every),
-        _claim("The gain is about ten points.", GAIN, _ten),
-        _claim("The two groups are found exactly.", FOUND, _exact),
+        claim_of_row("Every client gains by the split.", LEAST, _every),
+        claim_of_row("The gain is about ten points.", GAIN, _ten),
+        claim_of_row("The two groups are found exactly.", FOUND, _exact),
     ),
-    figures=(
-        figure("cfl-rounds.png", "Accuracy over the rounds, and of every client at the end, all seeds.", _rounds),
-        Figure(
-            "cfl-splits.png",
-            "Seed 0: cosines of updates as they were when a cluster split, and their tree.",
-            lambda path, runs: draw_splits(Folder(runs.first("Clustered")).read_tensors("splits.safetensors"), path),
-        ),
-        Figure(
-            "cfl-similarity.png",
-            "Seed 0 at the end: cosines of updates from one common start, and their tree.",
-            lambda path, runs: draw_similarity(open_run(runs.first("Clustered"), device="auto"), path),
-        ),
-    ),
+    figures={
+        "cfl-rounds.png": figure(_rounds),
+        "cfl-splits.png": _splits,
+        "cfl-similarity.png": _similarity,
+    },
 )

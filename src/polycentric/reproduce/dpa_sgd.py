@@ -27,7 +27,6 @@ from .table import Claim, Row, Runs, Table, Verdict, figure
 
 LINKS = (0.0, 0.3, 1.0, 3.0)  # seconds, as the authors planned
 COMPUTE, JITTER = 0.2, 0.5  # seconds a step, and how much a moment differs from the next: ours
-TASKS = {"steps": 5, "batch": 10}
 
 # Learning rates and penalties by `sweeps/dpa-sgd-*.toml`, on a fifth of every client's training examples.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,7 +47,8 @@ WRITERS = 317  # more clients than these are dealt
 def _settings(method: str, data: str, clients: int, rounds: int, **given: Any) -> dict[str, Any]:
     name, own = METHODS[method]
     dealt = {} if clients <= WRITERS else {"partition": "dirichlet=0.3"}
-    own = {"lr": 0.1 if (name, data) == ("mtl", "features(har)") else 0.3} | TASKS | own | given
+    rate = 0.1 if (name, data) == ("mtl", "features(har)") else 0.3
+    own = {"lr": rate, "steps": 5, "batch": 10} | own | given
     every = 5 if clients <= 32 else 25
     return cell(name, data, "mlp", rounds, own, evaluate_every=every, clients=clients, **dealt)
 
@@ -99,10 +99,9 @@ def _density(p: float) -> Row:
 def _seconds(name: str, given: Mapping[str, Any], link: float) -> Row:
     what, data = f"simulated seconds of {given['rounds']} rounds", f"the clock alone, {given['clients']} clients"
 
-    def measure(summary: dict[str, Any]) -> float:
-        return timeline(given, int(summary["seed"]), link)[-1]
-
-    return Row(f"{name}, links of {link:g} s", given, None, measure, what, data)
+    return Row(
+        f"{name}, links of {link:g} s", given, None, lambda run: timeline(given, run["seed"], link)[-1], what, data
+    )
 
 
 def _faster(words: str) -> Claim:
@@ -133,12 +132,11 @@ def _curves(runs: Runs, words: str, link: float | None) -> Curves:
         ends = timeline(settings.model_dump(), settings.seed, link or 0.0)
         return [ends[round] for round in rounds]
 
-    dress: dict[str, Any] = {"title": words if link is None else f"{words}, links of {link:g} s"}
+    title = words if link is None else f"{words}, links of {link:g} s"
+    dress: dict[str, Any] = {"title": title, "xlabel": "rounds" if link is None else "simulated seconds"}
     dress |= {"ylim": (0.8 if words == "sensors" else 0.0, None), "ylabel": "accuracy, mean of clients"}
     groups = {method: runs[f"{method}, {words}"] for method in METHODS}
-    if link is None:
-        return Curves(groups, "macro_accuracy", dress=dress)
-    return Curves(groups, "macro_accuracy", seconds, dress=dress | {"xlabel": "simulated seconds"})
+    return Curves(groups, "macro_accuracy", "rounds" if link is None else seconds, dress=dress)
 
 
 def between_tasks(folder: Path, ring: bool) -> Any:
@@ -184,16 +182,12 @@ DPA_SGD = Table(
         *map(_faster, STAND_INS),
         *(_comparable(words, method) for words in WORDS.values() for method in ("ring", "ring, tasks averaged")),
     ),
-    figures=(
-        figure(
-            "dpa-sgd-curves.png",
-            "Mean accuracy of the clients over rounds and over simulated seconds.",
-            lambda runs: [[_curves(runs, words, link) for link in (None, 0.3, 3.0)] for words in WORDS.values()],
+    figures={
+        "dpa-sgd-curves.png": figure(
+            lambda runs: [[_curves(runs, words, link) for link in (None, 0.3, 3.0)] for words in WORDS.values()]
         ),
-        figure(
-            "dpa-sgd-covariances.png",
-            "Correlations of the subjects' tasks (seed 0). Ring: each row from the subject's own covariance.",
-            lambda runs: [[_related(runs, "ring"), _related(runs, "FedAvg-MTL", "correlation")]],
+        "dpa-sgd-covariances.png": figure(
+            lambda runs: [[_related(runs, "ring"), _related(runs, "FedAvg-MTL", "correlation")]]
         ),
-    ),
+    },
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..report.curves import Curves
 from ..report.figure import Points
-from .judge import claim, listed, mean
+from .judge import MISSING, claim, listed, mean
 from .rows import at_end, cell, history, rows, settings_of
 from .table import Claim, Measure, Row, Runs, Table, Values, Verdict, figure
 
@@ -185,14 +185,10 @@ def _alone(data: str, setting: str) -> Row:
     return replace(row, setting=f"own {row.setting}", measure=_own, what="mean of the edges' own test accuracies, %")
 
 
-def _every(row: Row) -> int:
-    return int(row.settings["set"].get("every", 0))
-
-
 def _times(data: str) -> Iterator[Row]:
     what = f"simulated time to {100 * AIMS[data]:.0f} %"
     for row in (*_main(data, "c"), *_unmixed(data)):
-        measure = partial(_time_to, AIMS[data], _every(row))
+        measure = partial(_time_to, AIMS[data], row.settings["set"].get("every", 0))
         yield replace(row, setting=f"time {row.setting}", paper=None, measure=measure, what=what)
 
 
@@ -201,8 +197,9 @@ def _clocks(data: str, t_c: float) -> Iterator[Row]:
     what = f"test accuracy at t = {time} with a cloud {t_c:g} times as far, %"
     for row in _main(data, "c"):
         if row.setting.endswith(CLOCKED):
-            name, measure = f"clock t_c={t_c:g}, {row.setting}", _at(over_by(time, _every(row), t_c))
-            yield replace(row, setting=name, paper=None, measure=measure, what=what)
+            rounds = over_by(time, row.settings["set"].get("every", 0), t_c)
+            name = f"clock t_c={t_c:g}, {row.setting}"
+            yield replace(row, setting=name, paper=None, measure=_at(rounds), what=what)
 
 
 def _alphas(mixed: bool, ratio: float) -> Row:
@@ -244,20 +241,19 @@ def _sooner(data: str) -> Claim:
             **{f"T={every}": f"time {head} hierarchical T={every}" for every in (1, 2, 5, 10)},
         }
         ran = {name: mean(values, row) for name, row in rows.items() if values.get(row)}
-        mine = {name: ran.pop(name) for name in ("FedMes (20,10)", "unmixed") if name in ran}
+        mine: dict[str, float] = {name: ran.pop(name) for name in ("FedMes (20,10)", "unmixed") if name in ran}
         if math.isnan(mine.get("FedMes (20,10)", math.nan)) or not ran:
-            return None, "one of the rows was not run, or FedMes did not get there"
+            return None, MISSING
         best = min((time for time in ran.values() if not math.isnan(time)), default=math.inf)
-        shown = ", ".join(f"{name} {_when(time)}" for name, time in mine.items())
-        others = ", ".join(f"{name}: {_when(time)}" for name, time in ran.items())
-        return all(time < best for time in mine.values()), f"{shown}; {others}"
+        holds = all(time < best for time in mine.values())
+        return holds, f"{listed(_when(mine), '{} {}')}; {listed(_when(ran), '{}: {}')}"
 
     aim = f"{100 * AIMS[data]:.0f} %"
     return Claim(f"FedMes is at {aim} sooner than every hierarchy (c, {SHORT[data]}, simulated time).", judge)
 
 
-def _when(time: float) -> str:
-    return "not there" if math.isnan(time) else f"{time:.0f}"
+def _when(times: Mapping[str, float]) -> dict[str, str]:
+    return {name: "not there" if math.isnan(time) else f"{time:.0f}" for name, time in times.items()}
 
 
 # -- figures -------------------------------------------------------------------------------------------------
@@ -271,10 +267,12 @@ def _by_clock(folder: Path, rounds: list[int]) -> list[float]:
     return [ends(round, every) for round in rounds]
 
 
-def _over_time(runs: Runs, head: str, title: str, setting: str, data: str = "mnist") -> Curves:
+def _over_time(runs: Runs, setting: str, data: str, logistic: bool = False) -> Curves:
     """Accuracy over simulated time; dashed: hierarchies."""
     clouds = {name: f"cloud every {n} round{'s' if n > 1 else ''}" for name, (_, n, *_) in CLOUDED.items()}
-    dress = {"title": f"{title}, setting {setting}", "ylabel": "test accuracy", "ylim": (FLOOR.get(head, 0.0), 1)}
+    head = f"logistic {setting}" if logistic else f"{setting} {SHORT[data]}"
+    title = f"{data}{', logistic regression' if logistic else ''}, setting {setting}"
+    dress = {"title": title, "ylabel": "test accuracy", "ylim": (FLOOR.get(head, 0.0), 1)}
     return Curves(
         {clouds.get(name, name): runs[f"{head}: {name}"] for name in LINES if name != BEST},
         "average_accuracy",
@@ -337,29 +335,10 @@ FEDMES = Table(
     ),
     seeds=2,
     holds=lambda paper, ours: abs(paper - ours) <= 3,
-    figures=(
-        figure(
-            "fedmes-time.png",
-            "Accuracy of the mean of all edges over simulated time (cloud ten times as far).",
-            lambda runs: [
-                [_over_time(runs, f"{setting} {SHORT[data]}", data, setting, data) for setting in "abc"]
-                for data in MODELS
-            ],
-        ),
-        figure(
-            "fedmes-alpha.png",
-            f"MNIST, setting c, (20,10): weight of a bridge, at t = {ALPHA_TIME}.",
-            lambda runs: [[_by_ratio(runs)]],
-        ),
-        figure(
-            "fedmes-clock.png",
-            "Setting c: the same runs under clouds that are nearer and farther.",
-            lambda runs: [[_by_cloud(runs, data) for data in CLOCK_TIME]],
-        ),
-        figure(
-            "fedmes-logistic.png",
-            "Logistic regression on MNIST over simulated time.",
-            lambda runs: [[_over_time(runs, f"logistic {s}", "mnist, logistic regression", s) for s in "abc"]],
-        ),
-    ),
+    figures={
+        "fedmes-time.png": figure(lambda runs: [[_over_time(runs, s, data) for s in "abc"] for data in MODELS]),
+        "fedmes-alpha.png": figure(lambda runs: [[_by_ratio(runs)]]),
+        "fedmes-clock.png": figure(lambda runs: [[_by_cloud(runs, data) for data in CLOCK_TIME]]),
+        "fedmes-logistic.png": figure(lambda runs: [[_over_time(runs, s, "mnist", True) for s in "abc"]]),
+    },
 )

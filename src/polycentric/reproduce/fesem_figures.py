@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from ..runs.metrics import Integers
 from ..runs.start import open as open_run
 from ..topology.clusters.assignment import shared_information
 from .fesem_table2 import FESEM_TABLE2, REFERENCE, STAND_INS, cell
-from .judge import claim_by_seed, error_of, finite, listed
+from .judge import claim_by_seed, claim_of_row, error_of, finite, listed
 from .rows import at_end, clients_of, history, rows
-from .table import Claim, Figure, Measure, Row, Runs, Table, Verdict, figure
+from .table import Claim, Draw, Measure, Row, Runs, Table, Verdict, figure
 
 NAMES = tuple(f"FeSEM({k})" for k in (2, 3, 4))
 BY_EPOCHS = "FeSEM(4) by epochs"
@@ -37,9 +37,8 @@ def _row(looks: Mapping[str, tuple[Measure, str]], data: str, name: str, what: s
     """A number of some runs of fesem-table2."""
     if data != "unipen62" and (name == BY_EPOCHS or what in (ARI, NMI)):  # the sites are known of the writers only
         return None
-    (measure, words), stand_in = looks[what], STAND_INS[data]
-    run = cell(name, data)
-    return Row(_setting(name, data, what), run, None, measure, words, stand_in, stand_in, line=name, column=what)
+    stand_in = STAND_INS[data]
+    return Row(_setting(name, data, what), cell(name, data), None, *looks[what], stand_in, stand_in, name, what)
 
 
 def _last_fifth(summary: dict[str, Any]) -> float:
@@ -86,14 +85,12 @@ FESEM_CONVERGENCE = Table(
     what="micro accuracy, its change at the end, and the intra-cluster distance",
     measure=MICRO,
     rows=rows(_row, (CONVERGENCE,), STAND_INS, NAMES, CONVERGENCE),
-    claims=tuple(_settled(data) for data in STAND_INS),
-    figures=(
-        figure(
-            "fesem-convergence.png",
-            "Mean and one standard deviation over seeds, at every fifth round.",
-            lambda runs: [[_curves(runs, data, accuracy) for accuracy in (True, False)] for data in STAND_INS],
+    claims=tuple(map(_settled, STAND_INS)),
+    figures={
+        "fesem-convergence.png": figure(
+            lambda runs: [[_curves(runs, data, accuracy) for accuracy in (True, False)] for data in STAND_INS]
         ),
-    ),
+    },
     shares=FESEM_TABLE2.name,
 )
 
@@ -134,8 +131,7 @@ CLUSTERS: dict[str, tuple[Measure, str]] = {
 }
 
 
-def _of_four(text: str, what: str, judge: Callable[[list[float]], Verdict]) -> Claim:
-    return claim_by_seed(text, {what: _setting("FeSEM(4)", "unipen62", what)}, lambda found: judge(found[what]), finite)
+AGREE, BY_SIZE = (_setting("FeSEM(4)", "unipen62", what) for what in (ARI, SIZE))
 
 
 def _sites(found: list[float]) -> Verdict:
@@ -150,16 +146,13 @@ def _not_size(found: list[float]) -> Verdict:
     return (True if mean < 0.25 else False if mean > 0.5 else None), said
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _ended(folder: Path) -> Run:
     return open_run(folder, device="auto")
 
 
-def _look(name: str, caption: str, data: str, draw: Callable[[Run, Path], object]) -> Figure:
-    def drawn(path: Path, runs: Runs) -> object:
-        return draw(_ended(runs.first(_setting("FeSEM(4)", data, SIZE))), path)
-
-    return Figure(f"fesem-clusters-{name}.png", caption, drawn)
+def _look(data: str, draw: Callable[[Run, Path], object]) -> Draw:
+    return lambda path, runs: draw(_ended(runs.first(_setting("FeSEM(4)", data, SIZE))), path)
 
 
 def _map(run: Run, path: Path) -> None:
@@ -172,16 +165,6 @@ def _examples(run: Run, path: Path) -> None:
     clusters.draw_examples(run, path, clients=4, columns=16, clusters=largest)
 
 
-def _figures(data: str) -> Iterator[Figure]:
-    head = f"{data}, FeSEM(4), seed 0:"
-    yield _look(data, f"{head} PCA and t-SNE of what 100 clients learn next.", data, _map)
-    faces = " No images: faces are personal data." if data == "celeba-smile" else ""
-    yield _look(f"{data}-numbers", f"{head} the clusters in numbers.{faces}", data, clusters.draw_numbers)
-    if data == "unipen62":
-        words = "The two largest clusters: a line is a writer, a column a class; colours as on the map."
-        yield _look(f"{data}-examples", words, data, _examples)
-
-
 FESEM_CLUSTERS = Table(
     name="fesem-clusters",
     title="What FeSEM's clusters are",
@@ -191,9 +174,15 @@ FESEM_CLUSTERS = Table(
     measure=CLUSTERS[ARI][0],
     rows=rows(_row, (CLUSTERS,), STAND_INS, (*NAMES, BY_EPOCHS), CLUSTERS),
     claims=(
-        _of_four("On unipen62 the clusters have to do with who collected the writing.", ARI, _sites),
-        _of_four("On unipen62 the clusters are more than writers with much and with little data.", SIZE, _not_size),
+        claim_of_row("On unipen62 the clusters have to do with who collected the writing.", AGREE, _sites),
+        claim_of_row(
+            "On unipen62 the clusters are more than writers with much and with little data.", BY_SIZE, _not_size
+        ),
     ),
-    figures=tuple(figure for data in STAND_INS for figure in _figures(data)),
+    figures={
+        **{f"fesem-clusters-{data}.png": _look(data, _map) for data in STAND_INS},
+        **{f"fesem-clusters-{data}-numbers.png": _look(data, clusters.draw_numbers) for data in STAND_INS},
+        "fesem-clusters-unipen62-examples.png": _look("unipen62", _examples),  # no faces: they are personal data
+    },
     shares=FESEM_TABLE2.name,
 )

@@ -53,8 +53,8 @@ def every(verdicts: Iterable[bool | None]) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def listed(numbers: Mapping[Any, float], form: str, between: str = ", ") -> str:
-    """Numbers by name, in words.
+def listed(numbers: Mapping[Any, object], form: str, between: str = ", ") -> str:
+    """Numbers, or words for them, by name.
 
     >>> listed({"a": 0.5, "b": 2}, "{} {:.1f} %")
     'a 0.5 %, b 2.0 %'
@@ -81,3 +81,8 @@ def claim_by_seed(
 def claim(text: str, settings: Mapping[Label, str], judge: Callable[[dict[Label, float]], Verdict]) -> Claim:
     """A claim about the means of some rows."""
     return claim_by_seed(text, settings, lambda found: judge({key: statistics.fmean(x) for key, x in found.items()}))
+
+
+def claim_of_row(text: str, setting: str, judge: Callable[[list[float]], Verdict]) -> Claim:
+    """A claim about the seeds of one row that got there."""
+    return claim_by_seed(text, {setting: setting}, lambda found: judge(found[setting]), finite)

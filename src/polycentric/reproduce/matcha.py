@@ -18,20 +18,19 @@ from ..report.graphs import activation, draw_plan, draw_rho
 from ..topology import Matchings
 from ..topology.graphs.decomposition import Activation, plan_for
 from ..topology.graphs.networks import MATCHA_8, MATCHA_16, Network, Ring
-from .judge import MISSING, claim_by_seed, error_of, every, less, mean, reached
+from .judge import MISSING, claim_by_seed, error_of, every, finite, less, mean, reached
 from .rows import cell, history, rows, settings_of
-from .table import Claim, Figure, Measure, Row, Runs, Table, Values, Verdict, figure
+from .table import Claim, Measure, Row, Runs, Table, Values, Verdict, figure
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
 COMPUTE, MATCHING = 1.0, 1.0  # what a step takes, and what a matching takes, in the same unit
 TAIL = 10  # evaluations at the end over which a loss is averaged
 
-FEW = "150 images a client"
-
 
 class Learned(NamedTuple):
     """What is learned."""
 
+    file: str  # its name among the figures
     source: str
     model: str
     rounds: int
@@ -40,9 +39,9 @@ class Learned(NamedTuple):
 
 
 WORK = {
-    "Fashion-MNIST": Learned("fashion-mnist", "mlp", 1500, 0.55),
-    f"Fashion-MNIST, {FEW}": Learned("fashion-mnist", "mlp", 1500, 0.7, 0.98),
-    "CIFAR-10": Learned("cifar10", "lg-lenet", 3000, 1.5),
+    "Fashion-MNIST": Learned("fashion-mnist", "fashion-mnist", "mlp", 1500, 0.55),
+    "Fashion-MNIST, 150 images a client": Learned("fashion-mnist-few", "fashion-mnist", "mlp", 1500, 0.7, 0.98),
+    "CIFAR-10": Learned("cifar-10", "cifar10", "lg-lenet", 3000, 1.5),
 }
 # name -> (schedule, budget); `alone` is training without any communication
 WAYS: dict[str, tuple[Activation, float]] = {
@@ -53,24 +52,17 @@ WAYS: dict[str, tuple[Activation, float]] = {
 }
 
 
-def _settings(data: str, name: str) -> dict[str, Any]:
+def _rows(data: str, name: str) -> Iterator[Row]:
     (schedule, budget), work = WAYS[name], WORK[data]
     mixing = {"graph": "matcha-8", "budget": budget} | ({"schedule": schedule} if schedule != "matcha" else {})
     own = {"lr": 0.1, "batch": 32, "decay": 0.1 ** (1 / work.rounds)}  # a tenth of the rate at the end
     own |= {"steps": 1} if name == "alone" else mixing
     more: dict[str, Any] = {"partition": "iid", "clients": 8, "evaluate_every": work.rounds // 60}
     more |= {"valid": work.held_back} if work.held_back else {}
-    return cell("nofed" if name == "alone" else "matcha", work.source, work.model, work.rounds, own, **more)
-
-
-def _rows(data: str, name: str) -> Iterator[Row]:
-    work, settings = WORK[data], _settings(data, name)
+    run = cell("nofed" if name == "alone" else "matcha", work.source, work.model, work.rounds, own, **more)
     what, time = f"test loss after {work.rounds:,} iterations", f"simulated time to a test loss of {work.target:g}"
-    yield Row(f"{data}, {name}, loss", settings, None, _loss, what, data)
-    yield Row(f"{data}, {name}, time", settings, None, _time(*WAYS[name], work.target), time, data)
-
-
-# -- what is measured ----------------------------------------------------------------------------------------
+    yield Row(f"{data}, {name}, loss", run, None, _loss, what, data)
+    yield Row(f"{data}, {name}, time", run, None, _time(schedule, budget, work.target), time, data)
 
 
 def _loss(summary: dict[str, Any]) -> float:
@@ -78,10 +70,10 @@ def _loss(summary: dict[str, Any]) -> float:
     return statistics.fmean(row["micro_loss"] for row in history(summary["run_dir"])[-TAIL:])
 
 
-def elapsed(schedule: Activation, budget: float, seed: int, rounds: int, matching: float = MATCHING) -> np.ndarray:
+def elapsed(schedule: Activation, budget: float, seed: int, rounds: int) -> np.ndarray:
     """Simulated time after 0 .. rounds iterations, (rounds + 1,): a step each, and the matchings one after another."""
     coins = Matchings(MATCHA_8, budget, schedule).active(seed, torch.arange(rounds), 8)
-    took = COMPUTE + matching * coins.double().sum(1).numpy()
+    took = COMPUTE + MATCHING * coins.double().sum(1).numpy()
     return np.concatenate([[0.0], np.cumsum(took)])
 
 
@@ -129,12 +121,7 @@ def _faster(data: str) -> Claim:
 
 def _of_plans(text: str, judge: Callable[[], Verdict]) -> Claim:
     """What follows from the plans alone; it is told where anything was run."""
-
-    def judged(values: Values) -> Verdict:
-        ran = any(math.isfinite(value) for measured in values.values() for value in measured)
-        return judge() if ran else (None, MISSING)
-
-    return Claim(text, judged)
+    return Claim(text, lambda values: judge() if any(finite(values, row) for row in values) else (None, MISSING))
 
 
 def _delay() -> Verdict:
@@ -229,21 +216,14 @@ def _page_of_plans() -> str:
 def _draw_plans(path: Path, runs: Runs) -> bool:
     path.with_suffix(".md").write_text(_page_of_plans(), encoding="utf-8")
 
-    def rho(name: str, axis: Any) -> None:
-        draw_rho(axis, *GRAPHS[name])
-        axis.set_title(name)
-
-    return grid(path, [[Drawn(partial(rho, name)) for name in GRAPHS]])
+    return grid(path, [[Drawn(partial(draw_rho, network=g, n=n), dress={"title": k}) for k, (g, n) in GRAPHS.items()]])
 
 
 def _used(runs: Runs) -> list[list[Drawn]]:
     topology = Matchings(MATCHA_8, 0.5)
 
-    def draw(axis: Any) -> None:
-        draw_plan(axis, topology.plan(8), activation(topology, 0, WORK["Fashion-MNIST"].rounds, 8))
-        axis.set_title("budget 0.5, seed 0")
-
-    return [[Drawn(draw)]]
+    used = activation(topology, 0, WORK["Fashion-MNIST"].rounds, 8)
+    return [[Drawn(lambda axis: draw_plan(axis, topology.plan(8), used), dress={"title": "budget 0.5, seed 0"})]]
 
 
 def _clock(folder: Path, rounds: list[int]) -> np.ndarray:
@@ -259,28 +239,16 @@ def _style(name: str) -> Mapping[str, Any]:
     return {"number": (*BUDGETS, 0.0).index(budget)} | dotted
 
 
-def _curves(data: str) -> Figure:
-    def panels(runs: Runs) -> list[list[Curves]]:
-        groups = {name: runs[f"{data}, {name}, loss"] for name in WAYS}
-        target = WORK[data].target
-        dress: dict[str, Any] = {"ylabel": "test loss", "ylim": (None, 1.5 * target)}
-        first = dress | {"title": data, "xlabel": "iterations"}
-        time = dress | {"xlabel": "simulated time (step = matching = 1)", "xscale": "log", "xlim": (30, None)}
-        apart = {"xlabel": "iterations", "ylabel": "consensus distance", "yscale": "log"}
-        return [
-            [
-                Curves(groups, "micro_loss", "rounds", target, _style, first),
-                Curves(groups, "micro_loss", _clock, target, _style, time),
-                Curves(groups, lambda row: row["consensus"] if row["round"] else None, style=_style, dress=apart),
-            ]
-        ]
-
-    caption = (
-        f"{data}: test loss over iterations and over simulated time, and how far clients' models are apart. Dotted: "
-        "periodic averaging at the same budget. Bands: one standard deviation over seeds."
-    )
-    name = f"matcha-{data.lower().replace(FEW, 'few').replace(', ', '-')}.png"
-    return figure(name, caption, panels)
+def _curves(runs: Runs, data: str) -> list[list[Curves]]:
+    groups, target = {name: runs[f"{data}, {name}, loss"] for name in WAYS}, WORK[data].target
+    loss: dict[str, Any] = {"ylabel": "test loss", "ylim": (None, 1.5 * target)}
+    first = loss | {"title": data, "xlabel": "iterations"}
+    time = loss | {"xlabel": "simulated time (step = matching = 1)", "xscale": "log", "xlim": (30, None)}
+    apart = {"xlabel": "iterations", "ylabel": "consensus distance", "yscale": "log"}
+    over_rounds = Curves(groups, "micro_loss", "rounds", target, _style, first)
+    over_time = Curves(groups, "micro_loss", _clock, target, _style, time)
+    distance = Curves(groups, lambda row: row["consensus"] if row["round"] else None, style=_style, dress=apart)
+    return [[over_rounds, over_time, distance]]
 
 
 MATCHA = Table(
@@ -304,18 +272,9 @@ MATCHA = Table(
         _of_plans("50 times less communication delay at a budget of 0.02.", _delay),
         *map(_rather, WORK),
     ),
-    figures=(
-        Figure(
-            "matcha-plans.png",
-            "How fast neighbours agree over the budget. On the random graphs MATCHA needs about half of the matchings "
-            "to agree as fast as with all of them; on the ring it is no better than periodic averaging.",
-            _draw_plans,
-        ),
-        figure(
-            "matcha-graph.png",
-            f"ER-8: how often edges were used in {WORK['Fashion-MNIST'].rounds:,} iterations. Thin: never.",
-            _used,
-        ),
-        *map(_curves, WORK),
-    ),
+    figures={
+        "matcha-plans.png": _draw_plans,
+        "matcha-graph.png": figure(_used),
+        **{f"matcha-{work.file}.png": figure(partial(_curves, data=data)) for data, work in WORK.items()},
+    },
 )

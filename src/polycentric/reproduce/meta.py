@@ -128,10 +128,9 @@ def _writers(runs: Runs) -> Drawn:
         area = [6 + float(row["test_examples"]) / 8 for row in lines]
         axis.scatter(before, after, s=area, alpha=0.4, linewidth=0, color=colour(2))
         axis.axline((0, 0), slope=1, color="#999999", linewidth=0.8)
-        axis.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="initial accuracy", ylabel="personalised accuracy")
-        axis.set_title(f"every writer, {shown}, one seed")
 
-    return Drawn(draw, bool(shown))
+    dress = {"xlim": (0, 1.02), "ylim": (0, 1.02), "xlabel": "initial accuracy", "ylabel": "personalised accuracy"}
+    return Drawn(draw, bool(shown), dress | {"title": f"every writer, {shown}, one seed"})
 
 
 META = Table(
@@ -166,12 +165,7 @@ META = Table(
             "A centrally trained model of equal accuracy personalises worse than FedAvg's.", ALIKE, CENTRAL, [AFTER]
         ),
     ),
-    figures=(
-        figure(
-            "meta.png",
-            "Left: mean accuracy of the writers held out, before and after 5 epochs of their own, with one standard "
-            "deviation over the seeds. Right: all writers of one run; the area grows with their test examples.",
-            lambda runs: [[_by_epochs(runs), _writers(runs)]],
-        ),
-    ),
+    figures={
+        "meta.png": figure(lambda runs: [[_by_epochs(runs), _writers(runs)]]),
+    },
 )

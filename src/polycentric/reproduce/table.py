@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ Measure = Callable[[dict[str, Any]], float]
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
 Verdict = tuple[bool | None, str]  # (holds, with which numbers); None: cannot be told
 OFTEN = 8  # a note that more rows than this share is said once, below the table
-NOTES = "\n## Notes\n"  # what stands below it on a page was written by hand, and stays
+BY_HAND = re.compile(r"^(?=!\[|## Notes)", re.MULTILINE)  # where captions and notes begin
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,13 @@ class Runs:
         return self[setting][0]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a table; it stays as it was where runs, their data or their checkpoints are not here."""
-
-    name: str
-    caption: str
-    draw: Callable[[Path, Runs], object]  # False: there is nothing to draw
+# Draws a figure to a file, or nothing and says False; a UsageError where runs, data or checkpoints are not here.
+Draw = Callable[[Path, Runs], object]
 
 
-def figure(name: str, caption: str, panels: Callable[[Runs], Sequence[Sequence[Panel]]]) -> Figure:
+def figure(panels: Callable[[Runs], Sequence[Sequence[Panel]]]) -> Draw:
     """A figure of panels in rows."""
-    return Figure(name, caption, lambda path, runs: grid(path, panels(runs)))
+    return lambda path, runs: grid(path, panels(runs))
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Table:
     claims: tuple[Claim, ...] = ()
     seeds: int = 5
     holds: Callable[[float, float], bool | None] = field(default=lambda paper, ours: None)
-    figures: tuple[Figure, ...] = ()
+    figures: Mapping[str, Draw] = field(default_factory=dict)  # by the names of their files
     shares: str = ""  # the table whose runs are also its own; empty: it has its own
 
 
@@ -141,7 +137,7 @@ def reproduce_table(
     """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs.
 
     `only` runs some rows, `cached` none. The page always has every row, from all runs that are finished, and says
-    what is missing; a page that has more runs than are here is not written over, and notes below a page stay.
+    what is missing. A page that has more runs than are here is not written over; captions and notes on it stay.
     """
     asked = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
     if not asked:
@@ -181,9 +177,9 @@ def reproduce_table(
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
     (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
-    drawn = [figure for figure in table.figures if _drawn(figure, out / figure.name, Runs(folders, values))]
+    drawn = [name for name, draw in table.figures.items() if _drawn(draw, out / name, Runs(folders, values))]
     path = out / f"{table.name}.md"
-    path.write_text(page(table, results, values, drawn) + _notes(path), encoding="utf-8")
+    path.write_text(page(table, results, values) + _by_hand(path, drawn), encoding="utf-8")
     return Written(path, tuple(result.setting for result in results if result.seeds < wanted))
 
 
@@ -202,17 +198,19 @@ def _nothing_lost(table: Table, out: Path, parent: Path, numbers: Mapping[str, i
         )
 
 
-def _notes(path: Path) -> str:
-    """What stands below a page that is there; below a new one, where notes are to be found."""
+def _by_hand(path: Path, figures: Sequence[str]) -> str:
+    """What people wrote below the claims of a page, after figures that it does not show yet."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    _, head, notes = text.partition(NOTES)
-    return head + notes or f"{NOTES}\n- Settings, stand-ins and doubts are told in `docs/results/{path.name}`.\n"
+    begins = BY_HAND.search(text)
+    told = f"What figures show, settings and doubts are told in `docs/results/{path.name}`."
+    kept = text[begins.start() :] if begins else f"## Notes\n\n- {told}\n"
+    return "\n" + "".join(f"![{name}]({name})\n\n" for name in figures if f"({name})" not in kept) + kept
 
 
-def _drawn(figure: Figure, path: Path, runs: Runs) -> bool:
+def _drawn(draw: Draw, path: Path, runs: Runs) -> bool:
     """Draw a figure, or leave it as it was; whether it is there."""
     try:
-        figure.draw(path, runs)
+        draw(path, runs)
     except UsageError:
         pass  # it was not run, or by an older version, or its data or checkpoint are not here
     return path.is_file()
@@ -237,15 +235,19 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     return Result(what, row.setting, data, row.paper, mean, std, len(values), holds, note, command)
 
 
-def page(table: Table, results: list[Result], values: Values, figures: Sequence[Figure] = ()) -> str:
-    """The table for people, in Markdown, without its notes."""
+def page(table: Table, results: list[Result], values: Values) -> str:
+    """The table for people, in Markdown, as far as its claims."""
     lines = [f"# {table.title}", "", f"{table.reference}", "", f"Data: {table.data}.", ""]
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
     placed = {row.setting: row for row in table.rows if row.column}
     plain = [result for result in results if result.setting not in placed]
     ran = [result for result in plain if result.seeds]
     often = {note: n for note, n in Counter(result.note for result in ran).items() if note and n > OFTEN}
-    lines += _narrow(ran, often) if plain else []
+    if plain:
+        lines += ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
+    for r in ran:
+        note = "" if r.note in often else r.note
+        lines.append(f"| {r.setting} | {_paper(r)} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {note} |")
     lines += ["", *(f"- {n} of these {len(ran)} rows: {note}." for note, n in often.items())] if often else []
     if left := [result.setting for result in plain if not result.seeds]:
         count = Counter(setting.partition(":")[0] for setting in left)
@@ -258,18 +260,7 @@ def page(table: Table, results: list[Result], values: Values, figures: Sequence[
     for claim in table.claims:
         holds, why = claim.judge(values)
         lines.append(f"- {claim.text} **{_word(holds, 'cannot be told')}**: {why}")
-    for figure in figures:
-        lines += ["", f"![{figure.caption}]({figure.name})", "", figure.caption]
     return "\n".join(lines) + "\n"
-
-
-def _narrow(results: list[Result], often: Collection[str] = ()) -> list[str]:
-    """A line for each number; notes of very many lines are said below, once."""
-    lines = ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
-    for r in results:
-        note = "" if r.note in often else r.note
-        lines.append(f"| {r.setting} | {_paper(r)} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {note} |")
-    return lines
 
 
 def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
