@@ -55,15 +55,15 @@ def _settings(method: str, data: str, clients: int, rounds: int, **given: Any) -
 
 def timeline(settings: Mapping[str, Any], seed: int, link: float) -> tuple[float, ...]:
     """When the last client is done with every round, from 0 on: no data and no training are needed for it."""
-    own = tuple(settings["set"].items())
-    return _timeline(settings["method"], own, settings["clients"], settings["rounds"], seed, link)
+    words = tuple(sorted((key, str(value)) for key, value in settings["set"].items()))  # equal for a row and its run
+    return _timeline(settings["method"], words, settings["clients"], settings["rounds"], seed, link)
 
 
 @lru_cache(maxsize=256)
 def _timeline(
-    name: str, own: tuple[tuple[str, Any], ...], clients: int, rounds: int, seed: int, link: float
+    name: str, words: tuple[tuple[str, str], ...], clients: int, rounds: int, seed: int, link: float
 ) -> tuple[float, ...]:
-    method, clock = build_method(name, dict(own)), Delays(COMPUTE, link, jitter=JITTER)
+    method, clock = build_method(name, dict(words)), Delays(COMPUTE, link, jitter=JITTER)
     one = torch.zeros(1, 1)
     state = method.begin({"model": one, "task": one} if name != "fedavg" else {"model": one}, clients)
     every, times, out = torch.arange(clients), torch.zeros(clients, dtype=torch.float64), [0.0]

@@ -30,7 +30,7 @@ ALONE, OVERLAP, HALF = "overlap(u=30,v=0)", "overlap(u=0,v=30)", "overlap(u=20,v
 BEST = "FedMes (20,10), ratio"  # with the best ratio, in setting c
 
 
-class Edges(NamedTuple):
+class PlotLine(NamedTuple):
     """FedMes, or a hierarchy with a cloud `every` so many rounds."""
 
     cells: str
@@ -40,9 +40,9 @@ class Edges(NamedTuple):
     model: str = ""  # empty: the one for the data
 
 
-BRIDGED = {"FedMes (0,30)": Edges(OVERLAP), "FedMes (20,10)": Edges(HALF), BEST: Edges(HALF)}
-CLOUDED = {f"hierarchical T={every}": Edges(ALONE, every) for every in (1, 2, 5, 10)}
-LINES = BRIDGED | {"no overlap": Edges(ALONE)} | CLOUDED
+BRIDGED = {"FedMes (0,30)": PlotLine(OVERLAP), "FedMes (20,10)": PlotLine(HALF), BEST: PlotLine(HALF)}
+CLOUDED = {f"hierarchical T={every}": PlotLine(ALONE, every) for every in (1, 2, 5, 10)}
+LINES = BRIDGED | {"no overlap": PlotLine(ALONE)} | CLOUDED
 READ = (*BRIDGED, "no overlap", "hierarchical T=1", "hierarchical T=5")
 # At which time, and what is read from the plots there, in %.
 PAPER: dict[tuple[str, str], tuple[int, tuple[float | None, ...]]] = {
@@ -143,10 +143,10 @@ def _own(summary: dict[str, Any]) -> float:
 
 
 def _row(
-    name: str, setting: str, data: str, edges: Edges, time: int, paper: float | None = None, said: str = ""
+    name: str, setting: str, data: str, line: PlotLine, time: int, paper: float | None = None, said: str = ""
 ) -> Row:
     """The accuracy at a time."""
-    cells, every, ratio, mixed, model = edges
+    cells, every, ratio, mixed, model = line
     rounds = longest = rounds_by(time, every)
     if (setting, data, cells, model) == ("c", "mnist", HALF, "") and ratio in ALPHAS:
         longest = max(rounds, rounds_by(ALPHA_TIME))  # as many rounds as the longest reading of the run needs
@@ -163,11 +163,11 @@ def _lines(head: str, setting: str, data: str, names: Iterable[str] = LINES, mix
     time, found = PAPER[setting, data]
     paper = dict(zip(READ, found, strict=True))
     for name in names:
-        edges, words = LINES[name]._replace(mixed=mixed), f"{head}: {name}"
+        line, words = LINES[name]._replace(mixed=mixed), f"{head}: {name}"
         if name == BEST:
-            edges, words = edges._replace(ratio=RATIO[data]), f"{words} {RATIO[data]}"
+            line, words = line._replace(ratio=RATIO[data]), f"{words} {RATIO[data]}"
         if name != BEST or setting == "c":
-            yield _row(words, setting, data, edges, time, paper.get(name), DATA[data])
+            yield _row(words, setting, data, line, time, paper.get(name), DATA[data])
 
 
 def _main(data: str, setting: str) -> Iterator[Row]:
@@ -204,16 +204,16 @@ def _clocks(data: str, t_c: float) -> Iterator[Row]:
 
 def _alphas(mixed: bool, ratio: float) -> Row:
     name = f"{'' if mixed else 'unmixed '}alpha: ratio {ratio:g}"
-    return _row(name, "c", "mnist", Edges(HALF, ratio=ratio, mixed=mixed), ALPHA_TIME, ALPHAS[ratio])
+    return _row(name, "c", "mnist", PlotLine(HALF, ratio=ratio, mixed=mixed), ALPHA_TIME, ALPHAS[ratio])
 
 
 def _shape(name: str) -> Row:
-    return _row(f"shape: {name}", "c", "mnist", Edges(SHAPES[name]), PAPER["c", "mnist"][0])
+    return _row(f"shape: {name}", "c", "mnist", PlotLine(SHAPES[name]), PAPER["c", "mnist"][0])
 
 
 def _logistic(setting: str, name: str) -> Row:
-    edges, time = LINES[name]._replace(model="logistic"), PAPER[setting, "mnist"][0]
-    return _row(f"logistic {setting}: {name}", setting, "mnist", edges, time)
+    line, time = LINES[name]._replace(model="logistic"), PAPER[setting, "mnist"][0]
+    return _row(f"logistic {setting}: {name}", setting, "mnist", line, time)
 
 
 # -- claims --------------------------------------------------------------------------------------------------
