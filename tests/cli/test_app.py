@@ -684,9 +684,9 @@ def test_imported_data_are_those_of_the_path(here, say, fill_folder):
     again = say("data", "import", "mine", "--name", "kept")
     assert (again.code, len(again.lines)) == (2, 1) and "--force" in again.err
     assert say("data", "import", "mine", "--name", "kept", "--force").code == 0
-    assert load("kept", clients=2).fingerprint == load("mine", clients=2).fingerprint
+    assert load("kept", "iid", clients=2).fingerprint == load("mine", "iid", clients=2).fingerprint
     assert "kept" in say("data", "list").out
-    assert say("data", "show", "kept", "--clients", "2").code == 0
+    assert say("data", "show", "kept", "--partition", "iid", "--clients", "2").code == 0
 
 
 def test_an_npz_is_imported_under_its_own_name(here, say):

@@ -256,7 +256,7 @@ NEGATIVE = (
     "a Mixing that shares has a negative weight, so its rows are not means; "
     "use rest='keep' if the weights are meant (MATCHA's are)"
 )
-INFINITE = "a Mixing has a weight that is NaN or infinite: look for a division by zero"
+INFINITE = "a Mixing has a weight that is NaN or infinite: check the weights for a division by zero"
 MISTAKES = {
     "three dimensions": (
         lambda: Mixing.dense(torch.ones(2, 3, 4)),

@@ -56,7 +56,7 @@ def number_or_class(federation: Federation) -> list[str]:
     if federation.kind != "numbers" or y.dim() != 1:
         return []
     values = torch.unique(y)
-    if len(values) > FEW or len(values) == len(y) or not bool((values == values.round()).all()):
+    if not 1 < len(values) <= min(FEW, len(y) - 1) or not bool((values == values.round()).all()):
         return []
     shown = some([f"{value:g}" for value in values.tolist()])
     return [
