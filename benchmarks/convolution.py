@@ -87,9 +87,9 @@ class Layer:
     @property
     def calls(self) -> dict[str, Callable[[], Tensor]]:
         return {
-            "forward": lambda: convolve._product(self.x, self.w, self.b, self.how),
-            "gradient x": lambda: convolve._gradient_in_x(self.g, self.w, self.how),
-            "gradient w": lambda: convolve._gradient_in_w(self.x, self.g, self.how),
+            "forward": lambda: convolve._Convolution.forward(self.x, self.w, self.b, self.how),
+            "gradient x": lambda: convolve._GradientInX.forward(self.g, self.w, self.how),
+            "gradient w": lambda: convolve._GradientInW.forward(self.x, self.g, self.how),
         }
 
     @property

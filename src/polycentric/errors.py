@@ -1,4 +1,4 @@
-"""What goes wrong for a reason the user can mend: one line, no traceback.
+"""Errors that the user can fix: one line, no traceback.
 
 Every message says *what*, *which value*, *why*, and *what to type instead*.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class UsageError(ValueError):
-    """A mistake in what was asked for; the command prints it as one line and exits with 2."""
+    """A wrong setting, argument or file; the command prints it as one line and exits with code 2."""
 
     def __init__(self, message: str) -> None:
         # What is quoted may hold line breaks or terminal codes; the message stays one printable line.
@@ -19,19 +19,19 @@ class UsageError(ValueError):
 
 
 class Diverged(RuntimeError):
-    """Most of a cohort sent numbers that are not finite; the state before that round is kept."""
+    """The training diverged: most of a cohort sent NaN or infinity; the state before that round is kept."""
 
 
 class Lost(RuntimeError):
-    """Another rank of the run has ended, or says nothing any more; the state of the last whole round is kept."""
+    """Another rank of the run has ended or does not answer; the state of the last complete round is kept."""
 
 
 class OtherRankFailed(RuntimeError):
-    """Another rank has failed and says why, so this one ends without a word."""
+    """Another rank has failed and prints why, so this one ends silently."""
 
 
 def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
-    """The message for a name nobody knows, with the nearest one that somebody does.
+    """The error for an unknown name, with the nearest known one.
 
     >>> print(unknown("method", "fedavgg", ["fedavg", "fedprox"]))
     unknown method 'fedavgg': did you mean 'fedavg'? Known: fedavg, fedprox
@@ -51,21 +51,28 @@ def require(condition: bool, message: str) -> None:
 def within(part: Any, **bounds: str | tuple[str, ...]) -> None:
     """Refuse a part with a field outside of its bounds: `lr=">= 0"`, `beta="[0, 1)"`, `how=("a", "b")`; None is inside.
 
+    A bound may name a sensible value, which the message repeats: `eps="> 0; try 1e-3"`.
+
     >>> within(slice(0, 3), start=">= 0", stop="(0, 3]", step="> 0")
     """
     for name, bound in bounds.items():
-        value, wanted = getattr(part, name), f"in {bound}"
+        value, hint = getattr(part, name), ""
         if value is None:
             continue
         if isinstance(bound, tuple):
             good, wanted = value in bound, f"{', '.join(bound[:-1])} or {bound[-1]}"
-        elif bound.startswith(">"):
-            sign, least = bound.split()
-            good = value >= float(least) if sign == ">=" else value > float(least)
-            wanted = {"> 0": "positive", ">= 1": "at least 1"}.get(bound, bound)
         else:
-            low, high = map(float, bound[1:-1].split(","))
-            good = (value >= low if bound[0] == "[" else value > low) and (
-                value <= high if bound[-1] == "]" else value < high
-            )
-        require(good, f"{type(part).__name__}.{name} must be {wanted}, got {value!r}")
+            bound, semicolon, advice = bound.partition("; ")
+            good, wanted = _inside(value, bound), {"> 0": "positive", ">= 1": "at least 1"}.get(bound, bound)
+            wanted, hint = wanted if bound[0] == ">" else f"in {bound}", semicolon + advice
+        require(good, f"{type(part).__name__}.{name} must be {wanted}, got {value!r}{hint}")
+
+
+def _inside(value: Any, bound: str) -> bool:
+    """Whether a number is inside of a bound such as `>= 0` or `[0, 1)`."""
+    if bound.startswith(">"):
+        sign, least = bound.split()
+        return bool(value >= float(least) if sign == ">=" else value > float(least))
+    low, high = map(float, bound[1:-1].split(","))
+    above = value >= low if bound[0] == "[" else value > low
+    return bool(above and (value <= high if bound[-1] == "]" else value < high))

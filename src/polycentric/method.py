@@ -26,7 +26,7 @@ from .topology import Star as Star, Topology
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that lives from one round to the next: tensors and one integer."""
+    """Everything that is kept from one round to the next: tensors and one integer."""
 
     centers: Stacks  # (centers, width)  what a center holds: `model`, its moments, sums, gradients
     kept: Stacks  # (clients, width)     what a client holds and never sends
@@ -43,7 +43,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One trip: who -> receive -> learn -> keep -> protect -> mix -> step."""
+    """One trip down and up: who -> receive -> learn -> keep -> protect -> mix -> step."""
 
     learn: tuple[Learner, ...]  # at the client, one after another
     topology: Topology = Star()
@@ -60,7 +60,9 @@ class Exchange:
 
     def __post_init__(self) -> None:
         unsent = sorted(set(self.sums) - set(self.sends))
-        require(not unsent, f"{', '.join(unsent)} cannot be added up: only what is sent can, {', '.join(self.sends)}")
+        require(
+            not unsent, f"{', '.join(unsent)} cannot be added up: only names that are sent can, {', '.join(self.sends)}"
+        )
         covered = self.privacy.covers
         if covered is None:
             return
@@ -79,7 +81,7 @@ class Exchange:
             if not self.aggregate.linear
             else ""
         )
-        require(not why, f"{name} bounds what one client does to a weighted mean, and {why}: leave privacy out there")
+        require(not why, f"{name} bounds the influence of one client on a weighted mean, but {why}: leave privacy out")
 
     @property
     def chain(self) -> tuple[Learner, ...]:
@@ -124,7 +126,7 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """Exchanges for every round: `phases` are (rounds, exchanges); the last phase stays."""
+    """The exchanges of every round: `phases` are (rounds, exchanges); the last phase lasts to the end."""
 
     name: str
     phases: tuple[tuple[int, tuple[Exchange, ...]], ...]

@@ -242,15 +242,15 @@ MISTAKES = [
     ([*RUN, "--data", "ok.npz", "--out", "nothing/.."], "nothing/..", "choose another --out"),
     ([*RUN, "--data", "ok.npz", "--out", "ok.npz"], "ok.npz", "choose another --out"),
     ([*RUN, "--data", "ok.npz", "--out", "ok.npz/x"], "ok.npz/x", "Not a directory"),
-    (["compare", "fedavg", "--data", "ok.npz", "--out", "ok.npz"], "'ok.npz'", "choose another place"),
-    (["sweep", "grid.toml", "--out", "ok.npz/x"], "'ok.npz/x'", "choose another place"),
-    (["data", "show", "ok.npz", "--png", "absent/x.png"], "'absent/x.png'", "choose another place"),
+    (["compare", "fedavg", "--data", "ok.npz", "--out", "ok.npz"], "'ok.npz'", "choose another folder"),
+    (["sweep", "grid.toml", "--out", "ok.npz/x"], "'ok.npz/x'", "choose another folder"),
+    (["data", "show", "ok.npz", "--png", "absent/x.png"], "'absent/x.png'", "choose another folder"),
     (["resume", "absent"], "absent", "`ls runs`"),
     (["resume", "nothing"], "nothing", "no config.json"),
     (["resume", "torn"], "torn/config.json", "cannot be read"),
     (["resume", "foreign"], "rounds in foreign/config.json", "got 'abc'"),
     (["personalize", "absent"], "absent", "is not the folder of a run"),
-    (["resume", "python"], "python", "begun in Python with objects that no words say (method)"),
+    (["resume", "python"], "python", "started in Python with objects that cannot be written as text (method)"),
     (["run", "x" * 400 + ".toml"], "x" * 400, "File name too long"),
     ([*RUN, "--out", "a\x00"], "a", "--out"),
 ]  # fmt: skip
@@ -310,7 +310,7 @@ def test_attackers_are_told_and_count_nowhere(here, say):
     words = ["run", "fedavg", *SMALL, "--attack", "sign-flip(share=0.25)"]
     summary = strict(say(*words, "--out", "run", "--json").out)
     assert summary["attackers"] == 1 and "SignFlip(share=0.25" in summary["attack"]
-    assert "note: 1 clients attacked; scores are those of the others" in say(*words, "--out", "other").err
+    assert "note: 1 clients were simulated attackers; scores are over the others" in say(*words, "--out", "other").err
     plain = strict(say("run", "fedavg", *SMALL, "--out", "plain", "--json").out)
     assert plain["attackers"] == 0 and plain["attack"] is None
     with (here / "run/clients.csv").open(encoding="utf-8") as file:
@@ -381,7 +381,7 @@ def test_only_shares_are_shown_in_percent(here, say):
 
 def test_scores_by_test_labels_are_told_as_no_result(here, say):
     told = say("run", "fesem", *SMALL, "--set", "k=2", "--optimistic").lines
-    assert any("test labels, which is no result" in line for line in told)
+    assert any("by test labels (optimistic, no result)" in line for line in told)
     told = say("run", "nofed", *SMALL, "--optimistic").lines
     assert any("no optimistic scores" in line for line in told)
 
@@ -454,7 +454,7 @@ def test_after_ctrl_c_resume_ends_with_the_same_bits(here, say, stranger):
     stranger.setattr(Run, "_round", impatient)
     ended = say("run", "fedavg", *SMALL, "--out", "run", "--json")
     assert (ended.code, ended.out) == (130, "")
-    assert ended.lines == ["error: interrupted; `polycentric resume run` goes on from the last whole round"]
+    assert ended.lines == ["error: interrupted; `polycentric resume run` continues from the last complete round"]
     stranger.setattr(Run, "_round", real)
     summary = strict(say("resume", "run", "--json").out)
     whole = json.loads((here / "whole" / "summary.json").read_text())
@@ -480,7 +480,7 @@ def test_a_finished_run_is_not_touched(here, say):
     ended = say("resume", "run", "--json")
     assert ended.code == 0 and strict(ended.out) == summary and contents(here) == before
     assert ended.lines == [
-        "note: run is finished, so nothing was run; `polycentric resume run --rounds N` takes more rounds"
+        "note: run is finished, so nothing was run; to add rounds: `polycentric resume run --rounds N`"
     ]
     (here / "run").rename(here / "moved")
     assert say("resume", "moved").code == 0
@@ -523,7 +523,7 @@ def test_a_real_ctrl_c_keeps_the_last_whole_round(here, stranger):
     finally:
         process.kill()
     assert (process.returncode, out) == (130, "")
-    assert err == "error: interrupted; `polycentric resume run` goes on from the last whole round\n"
+    assert err == "error: interrupted; `polycentric resume run` continues from the last complete round\n"
     checkpoint, problems = Folder.open(here / "run").load()
     assert checkpoint is not None and not problems and checkpoint.state.round >= 3
 
@@ -603,7 +603,7 @@ def test_ctrl_c_in_a_table_says_that_the_same_command_goes_on(here, say, strange
     real = Run._round
     stranger.setattr(Run, "_round", stop)
     ended = say("sweep", "grid.toml", "--out", "sweep")
-    assert ended.code == 130 and ended.lines == ["error: interrupted; the same command again goes on"]
+    assert ended.code == 130 and ended.lines == ["error: interrupted; the same command again continues"]
     stranger.setattr(Run, "_round", real)
     assert len(strict(say("sweep", "grid.toml", "--out", "sweep", "--json").out)["runs"]) == 4
 
@@ -714,7 +714,7 @@ def test_data_are_found_in_the_folders_of_the_variable(files, stranger, say):
 
 def test_a_heat_map_is_drawn(here, say):
     ended = say("data", "show", "ok.npz", "--png", "map.png")
-    assert (ended.code, ended.err) == (0, "drawn in map.png\n")
+    assert (ended.code, ended.err) == (0, "figure: map.png\n")
     assert (here / "map.png").read_bytes().startswith(b"\x89PNG")
 
 

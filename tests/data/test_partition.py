@@ -244,7 +244,7 @@ def test_load_chooses_what_fits() -> None:
         load(big)
     federation = load(big, "iid", clients=3)
     assert load(federation) is federation
-    with pytest.raises(UsageError, match="dealt already"):
+    with pytest.raises(UsageError, match="partitioned already"):
         load(federation, "iid")
     with pytest.warns(UserWarning, match="all are kept"):
         assert load("synthetic", clients=99).n_clients == 30

@@ -9,7 +9,7 @@ import pytest
 
 from polycentric.errors import UsageError
 from polycentric.language import own_code
-from polycentric.language.own_code import from_file, imported, own_function, own_names, remember
+from polycentric.language.own_code import ask_consent, own_function, own_names, remember
 
 
 @pytest.fixture
@@ -25,21 +25,18 @@ def test_what_is_typed_is_imported(mine: Path) -> None:
     assert own_function("mine_here:f", "metric")() == 1
 
 
-def test_what_a_file_names_is_not_imported(mine: Path) -> None:
-    with pytest.raises(UsageError, match=r"mine_here:f.*--trust"), from_file({"set": {"a": ["mine_here:f"]}}, mine):
-        raise AssertionError("never entered")
+def test_what_a_file_names_is_refused(mine: Path) -> None:
+    with pytest.raises(UsageError, match=r"mine_here:f.*--trust"):
+        ask_consent({"set": {"a": ["mine_here:f"]}}, mine)
     assert "mine_here" not in sys.modules
-    own_function("mine_here:f", "metric")  # afterwards what is typed works again
 
 
 def test_consent_is_asked_once_and_for_one_place(mine: Path) -> None:
-    with from_file({"model": "mine_here:f"}, mine, trust=True):
-        imported("mine_here:f", "model")
-    with from_file({"model": "mine_here:f"}, mine):
-        imported("mine_here:f", "model")
+    ask_consent({"model": "mine_here:f"}, mine, trust=True)
+    ask_consent({"model": "mine_here:f"}, mine)
     for values, path in (({"model": "mine_here:f"}, mine.parent / "other.toml"), ({"model": "os:abort"}, mine)):
-        with pytest.raises(UsageError, match="--trust"), from_file(values, path):
-            pass
+        with pytest.raises(UsageError, match="--trust"):
+            ask_consent(values, path)
     assert own_code._place().stat().st_mode & 0o077 == 0
 
 
@@ -51,6 +48,6 @@ def test_what_is_named_must_be_written_there(mine: Path, name: str) -> None:
 
 def test_names_are_found_however_deep(mine: Path) -> None:
     values = {"data": "C:/x.npz", "set": {"terms": ["prox(mu=1)", {"name": "a.b:c"}]}, "method": "mine:ditto(mu=1)"}
-    assert own_names(values) == {"a.b:c", "mine:ditto"}
+    assert own_names(values | {"clock": "at 12:30", "note": "sample(x:y)"}) == {"a.b:c", "mine:ditto", "x:y"}
     remember(mine, [])
     assert own_code.remembered(mine) == set()

@@ -531,8 +531,8 @@ def test_what_was_left_out_is_told_in_the_log(name: str, blobs: Make, tmp_path: 
     run(build(name), absurd(blobs(), 1), model=steep, rounds=2, dtype="float64", out=tmp_path / "run")
     log = (tmp_path / "run/log.txt").read_text()
     lost = len(build(name).at(0))  # one in every exchange
-    assert f"round 0: {lost} answers were not finite" in log
-    assert f"round 1: {lost} answers were not finite" in log
+    assert f"round 0: {lost} client updates were NaN or infinite" in log
+    assert f"round 1: {lost} client updates were NaN or infinite" in log
 
 
 @gradient_methods

@@ -402,7 +402,7 @@ def test_what_has_no_meaning_is_refused():
         ByCell(0)
     with pytest.raises(UsageError, match="of must be Uniform or Active, got Poisson"):
         ByCell(3, of=Poisson(0.5))
-    with pytest.raises(UsageError, match="ByCell has no cells: give it to fedmes"):
+    with pytest.raises(UsageError, match="ByCell has no cells: use it as select of fedmes"):
         ByCell(3)({}, everyone(3))
     for alpha in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(UsageError, match="alpha_v must be positive"):

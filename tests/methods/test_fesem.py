@@ -108,7 +108,9 @@ def test_fewer_than_one_center_is_refused() -> None:
 
 
 def test_models_that_are_all_the_same_are_not_clustered_in_silence(rotated: Federation) -> None:
-    with pytest.raises(pc.UsageError, match="warm_up must be at least 1 or None, got 0: all would be alike"):
+    with pytest.raises(
+        pc.UsageError, match="warm_up must be at least 1 or None, got 0: all models would be the same; try 5"
+    ):
         pc.fesem(warm_up=0)
     with pytest.warns(UserWarning, match="all clients sent the same model, so clustering them means nothing"):
         run = pc.run(pc.fesem(k=3, lr=0.0), rotated, rounds=1, fine_tune=0)

@@ -308,11 +308,11 @@ def test_bytes_are_two_models_for_every_edge_in_use(blobs):
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: matcha(budget=0.0), "budget must be in (0, 1], got 0.0; for no communication at all use nofed"),
+        (lambda: matcha(budget=0.0), "budget must be in (0, 1], got 0.0; try 0.5, or use nofed for no communication"),
         (lambda: matcha(budget=1.2), "budget must be in (0, 1], got 1.2"),
         (lambda: matcha(budget=-0.1), "budget must be in (0, 1], got -0.1"),
         (lambda: matcha(budget=float("nan")), "budget must be in (0, 1], got nan"),
-        (lambda: matcha(alpha=0.0), "alpha must be positive, got 0.0"),
+        (lambda: matcha(alpha=0.0), "alpha must be positive, got 0.0; leave it out"),
         (lambda: matcha(schedule="weekly"), "schedule must be matcha or periodic, got 'weekly'"),
         (lambda: matcha(steps=0), "steps must be at least 1, got 0"),
         (lambda: Matchings(Edges(((0, 1), (2, 3)), 4)).n_centers(4), "the graph has 2 parts"),

@@ -303,7 +303,7 @@ def test_distances_add_up_over_pieces_of_the_width(rule):
         (lambda: TrimmedMean(float("nan")), "TrimmedMean.beta must be in [0, 0.5), got nan; try 0.1"),
         (lambda: Krum(0.5), "Krum.attackers must be in [0, 0.5), got 0.5; try 0.1"),
         (lambda: Krum(keep=0), "Krum.keep must be at least 1, got 0"),
-        (lambda: GeometricMedian(0), "GeometricMedian.iterations must be at least 1, got 0"),
+        (lambda: GeometricMedian(0), "GeometricMedian.iterations must be at least 1, got 0; try 200"),
         (lambda: GeometricMedian(smooth=0.0), "GeometricMedian.smooth must be in (0, 1), got 0.0; try 1e-6"),
     ],
 )

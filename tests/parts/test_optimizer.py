@@ -127,14 +127,14 @@ def test_every_center_steps_by_itself(rule):
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: SGD(-1), "SGD.lr must be >= 0, got -1"),
-        (lambda: SGD(float("nan")), "SGD.lr must be >= 0, got nan"),
-        (lambda: Momentum(-1), "Momentum.lr must be >= 0, got -1"),
-        (lambda: Momentum(1, 1.0), "Momentum.beta must be in [0, 1), got 1.0"),
-        (lambda: Adam(-1), "Adam.lr must be >= 0, got -1"),
-        (lambda: Adam(beta1=1.0), "Adam.beta1 must be in [0, 1), got 1.0"),
-        (lambda: Adam(beta2=-0.1), "Adam.beta2 must be in [0, 1), got -0.1"),
-        (lambda: Adam(eps=0), "Adam.eps must be positive, got 0"),
+        (lambda: SGD(-1), "SGD.lr must be >= 0, got -1; try 1"),
+        (lambda: SGD(float("nan")), "SGD.lr must be >= 0, got nan; try 1"),
+        (lambda: Momentum(-1), "Momentum.lr must be >= 0, got -1; try 1"),
+        (lambda: Momentum(1, 1.0), "Momentum.beta must be in [0, 1), got 1.0; try 0.9"),
+        (lambda: Adam(-1), "Adam.lr must be >= 0, got -1; try 0.001"),
+        (lambda: Adam(beta1=1.0), "Adam.beta1 must be in [0, 1), got 1.0; try 0.9"),
+        (lambda: Adam(beta2=-0.1), "Adam.beta2 must be in [0, 1), got -0.1; try 0.999"),
+        (lambda: Adam(eps=0), "Adam.eps must be positive, got 0; try 1e-5"),
     ],
 )
 def test_a_mistake_is_named(build, text):

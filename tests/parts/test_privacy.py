@@ -237,7 +237,7 @@ def test_what_it_cannot_hide_is_refused(make: Any, message: str) -> None:
         (0.0, 1.0, "clip must be positive, got 0"),
         (1.0, -1.0, "noise must be in \\[0, inf\\), got -1"),
         (1.0, math.nan, "noise must be in \\[0, inf\\), got nan"),
-        (math.inf, 1.0, "give Gaussian a finite clip"),
+        (math.inf, 1.0, "needs a finite clip, got clip=inf"),
     ],
 )
 def test_bad_settings_are_refused(clip: float, noise: float, message: str) -> None:

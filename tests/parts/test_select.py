@@ -200,13 +200,13 @@ def test_stragglers_remember_and_note_what_the_inner_selection_does():
     [
         (lambda: Uniform(), "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)"),
         (lambda: Uniform(1, 0.5), "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)"),
-        (lambda: Uniform(0), "Uniform.n must be at least 1, got 0"),
-        (lambda: Uniform(share=0.0), "Uniform.share must be in (0, 1], got 0.0"),
-        (lambda: Uniform(share=1.5), "Uniform.share must be in (0, 1], got 1.5"),
-        (lambda: Poisson(0), "Poisson.rate must be in (0, 1], got 0"),
-        (lambda: Poisson(float("nan")), "Poisson.rate must be in (0, 1], got nan"),
-        (lambda: Stragglers(Everyone(), -0.1), "Stragglers.share must be in [0, 1], got -0.1"),
-        (lambda: Stragglers(Everyone(), 1.1), "Stragglers.share must be in [0, 1], got 1.1"),
+        (lambda: Uniform(0), "Uniform.n must be at least 1, got 0; try 10"),
+        (lambda: Uniform(share=0.0), "Uniform.share must be in (0, 1], got 0.0; try 0.1"),
+        (lambda: Uniform(share=1.5), "Uniform.share must be in (0, 1], got 1.5; try 0.1"),
+        (lambda: Poisson(0), "Poisson.rate must be in (0, 1], got 0; try 0.1"),
+        (lambda: Poisson(float("nan")), "Poisson.rate must be in (0, 1], got nan; try 0.1"),
+        (lambda: Stragglers(Everyone(), -0.1), "Stragglers.share must be in [0, 1], got -0.1; try 0.5"),
+        (lambda: Stragglers(Everyone(), 1.1), "Stragglers.share must be in [0, 1], got 1.1; try 0.5"),
     ],
 )
 def test_a_mistake_is_named(build, text):

@@ -167,7 +167,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path):
         figure({"fedavg": [run]}, tmp_path / "no.png")
     assert not (tmp_path / "no.png").exists()
     (run / "metrics.jsonl").write_text('{"round": 0, "micro_accuracy": 0.1}\n')
-    with pytest.raises(UsageError, match="does not tell simulated seconds"):
+    with pytest.raises(UsageError, match="has no simulated seconds"):
         curve(run, over="seconds")
     (run / "metrics.jsonl").write_text("{")
     with pytest.raises(UsageError, match=r"metrics\.jsonl cannot be read"):

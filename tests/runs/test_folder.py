@@ -79,7 +79,7 @@ def test_a_folder_that_holds_anything_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UsageError) as wrong:
         Folder.new(mine)
     assert str(wrong.value) == (
-        f"{mine} is there already and is not overwritten: choose another --out, or continue it with "
+        f"{mine} exists already and is not overwritten: choose another --out, or continue the run with "
         f"`polycentric resume {mine}`"
     )
     assert files(tmp_path) == {"run/thesis.txt"}
@@ -88,7 +88,7 @@ def test_a_folder_that_holds_anything_is_refused_and_left_alone(tmp_path):
 
 def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "run").write_text("x")
-    with pytest.raises(UsageError, match="is there already and is not overwritten"):
+    with pytest.raises(UsageError, match="exists already and is not overwritten"):
         Folder.new(tmp_path / "run")
     assert (tmp_path / "run").read_text() == "x"
 
@@ -323,7 +323,7 @@ def test_a_disk_that_fails_is_named_and_the_last_good_checkpoint_stays(tmp_path,
             folder.save(a_checkpoint(3))
     text = str(wrong.value)
     assert text.startswith(f"cannot write {folder.path / 'checkpoints' / 'round-000003'}")
-    assert f": {reason}; what was written before is whole, so make room and go on with" in text
+    assert f": {reason}; earlier checkpoints are intact, so free some space and continue with" in text
     assert not [f for f in files(folder.path) if Path(f).name.startswith(".")]  # nothing half-written is left
     assert same(folder.load()[0], a_checkpoint(2))
     folder.save(a_checkpoint(3))  # room was made

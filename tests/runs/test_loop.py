@@ -307,7 +307,7 @@ def test_a_bad_schedule_fails_when_built(name: str, value: int) -> None:
 def test_a_run_folder_is_never_overwritten(blobs: Make, tmp_path: Path) -> None:
     run(fedavg(**TRAINING), blobs(), model=small, rounds=1, out=tmp_path / "run")
     before = contents(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"is there already and is not overwritten.*resume"):
+    with pytest.raises(UsageError, match=r"exists already and is not overwritten.*resume"):
         run(fedavg(**TRAINING), blobs(), model=small, rounds=1, seed=1, out=tmp_path / "run")
     assert contents(tmp_path / "run") == before
 
@@ -330,7 +330,7 @@ def test_only_the_last_checkpoints_are_kept(blobs: Make, tmp_path: Path) -> None
 def test_other_data_are_not_resumed_with(blobs: Make, tmp_path: Path) -> None:
     begun(fedavg(**TRAINING), blobs(), tmp_path / "run", rounds=1).go()
     before = contents(tmp_path / "run")
-    with pytest.raises(UsageError, match="the data are not those the run began with"):
+    with pytest.raises(UsageError, match="the data are not those the run was started with"):
         again(fedavg(**TRAINING), blobs(seed=1), tmp_path / "run", rounds=2)
     assert contents(tmp_path / "run") == before
 

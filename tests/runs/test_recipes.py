@@ -1,12 +1,15 @@
 """Methods by their words: what they build, what is refused, and the words that a method gives back."""
 
 import inspect
+import sys
+from pathlib import Path
 
 import networkx
 import pytest
 from hypothesis import given, strategies as st
 
 import polycentric
+import polycentric as pc
 from fuzz import FUZZ, anything, keys, only_mistakes, words
 from polycentric.errors import UsageError
 from polycentric.language import spell
@@ -17,7 +20,9 @@ from polycentric.parts.aggregate import Krum, Mean, Median, TrimmedMean
 from polycentric.parts.objective import Prox
 from polycentric.parts.optimizer import SGD, Adam, Average, Momentum
 from polycentric.parts.select import Everyone, Poisson, Select, Uniform
+from polycentric.runs.grid import run_dir
 from polycentric.runs.recipes import build_method, parameters, words_of
+from polycentric.runs.settings import Settings
 from polycentric.stacks.stack import WHOLE, KeepPrivate
 
 
@@ -210,7 +215,7 @@ MISTAKES = [
         "unknown setting of momentum 'bet': did you mean 'beta'? Known: beta, lr",
     ),
     ("fedavg", {"cut.patterns": "x"}, "cut.patterns cannot be set from a config; set it in Python"),
-    ("feddist", {"eps": 3}, "eps must be in [0, 2], got 3.0; the error is multiplied by 1 - eps every round"),
+    ("feddist", {"eps": 3}, "eps must be in [0, 2], got 3.0: above 2 it diverges; try 0.6"),
 ]
 
 
@@ -328,3 +333,69 @@ def test_what_has_no_words_is_named():
     assert words_of(fedmes(cells=[[1, 0], [0, 1]]).recipe)[1] == ["cells"]
     assert words_of(fedmes(cells="overlap(u=3)").recipe) == ({"cells": "overlap(u=3)"}, [])
     assert spell(polycentric.Overlap(3)) == "overlap(u=3)"
+
+
+# -- code of the user's own --------------------------------------------------------------------------------------
+
+MINE = '''
+import torch
+import polycentric as pc
+from polycentric.data import Pool
+
+def ditto(mu=1.0, select=pc.Everyone(), **training):
+    """Mine."""
+    return pc.Method.of("ditto", pc.Exchange((pc.Train(terms=(pc.Prox(mu),), **training),), pc.Star(), select))
+
+def nothing():
+    return None
+
+def data():
+    x = torch.arange(120.0).reshape(40, 3) % 7
+    return Pool("mine", x, (x[:, 0] > 3).long(), ("n", "y"), client=torch.arange(40) % 4, clients=tuple("abcd"))
+
+def wrong(outputs, targets):
+    return outputs.argmax(-1) != targets
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine_too.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine_too", None)
+
+
+def test_a_method_of_ones_own_is_built_by_its_words(mine: Path) -> None:
+    made = build_method("mine_too:ditto", {"mu": "0.5", "lr": "0.2", "select": "uniform(n=2)"})
+    assert made == pc.Method.of(
+        "ditto", pc.Exchange((pc.Train(lr=0.2, terms=(pc.Prox(0.5),)),), pc.Star(), pc.Uniform(2))
+    )
+    assert words_of(made.recipe) == ({"mu": 0.5, "lr": 0.2, "select": "uniform(n=2)"}, [])
+    with pytest.raises(UsageError, match="did you mean 'mu'"):
+        build_method("mine_too:ditto", {"mue": 1})
+    with pytest.raises(UsageError, match="NoneType"):
+        build_method("mine_too:nothing", {})
+
+
+def test_own_method_data_and_metric_run_resume_and_need_consent_from_a_stranger(mine: Path) -> None:
+    words = {"data": "mine_too:data", "metrics": "mine_too:wrong", "model": "logistic", "fine_tune": 0}
+    done = pc.run("mine_too:ditto", words.pop("data"), rounds=1, out=mine / "begun", set={"mu": 0.1}, **words)
+    assert done.metrics["micro_wrong"] == pytest.approx(1 - done.metrics["micro_accuracy"])
+    further = pc.resume(mine / "begun", rounds=2)  # begun here: consent was given
+    assert further.state.round == 2 and "micro_wrong" in further.history[-1]
+    (mine / "begun").rename(mine / "received")
+    for use in (pc.open, pc.resume):
+        with pytest.raises(UsageError, match=r"mine_too:\w+.*--trust"):
+            use(mine / "received")
+    assert pc.open(mine / "received", trust=True).state.round == 2
+
+
+def test_a_table_notices_that_the_code_has_changed(mine: Path) -> None:
+    rows = [Settings.of({"method": "mine_too:ditto", "data": "mine_too:data", "rounds": 1})]
+    before = run_dir(rows[0], mine)
+    assert ":" not in before.name
+    (mine / "mine_too.py").write_text(MINE + "\n# another line\n")
+    assert run_dir(rows[0], mine) != before

@@ -126,7 +126,9 @@ def test_pairs_are_split_or_refused(text):
 
 def test_data_dealt_for_other_cells_are_noticed():
     how = {"method": "fedmes", "data": "digits", "clients": 90, "rounds": 1, "set": {"cells": "overlap(u=30, v=0)"}}
-    with pytest.warns(UserWarning, match="dealt for other cells than the method's: 60 of 90 clients are elsewhere"):
+    with pytest.warns(
+        UserWarning, match="partitioned for other cells than the method's: 60 of 90 clients are in other cells"
+    ):
         prepared(Settings.of(how | {"partition": "cells=b"}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -137,7 +139,7 @@ def test_data_dealt_for_other_cells_are_noticed():
 
 def test_a_map_drawn_by_another_seed_is_another_map():
     data = load("digits", InCells(24, "c", CellMap(4)), seed=0)
-    with pytest.warns(UserWarning, match="dealt for other cells than the method's"):
+    with pytest.warns(UserWarning, match="partitioned for other cells than the method's"):
         prepare(fedmes(cells=CellMap(4)), data, seed=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

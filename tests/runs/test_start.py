@@ -123,7 +123,7 @@ def test_observers_are_asked_for_so_that_no_line_lacks_their_numbers(tmp_path: P
 
     how: dict[str, Any] = {"clients": 4, "rounds": 2, "device": "cpu"}
     pc.run("fedavg", "digits", out=tmp_path / "run", observers=[ones], **how)
-    with pytest.raises(pc.UsageError, match=r"no words say \(observers\)"):
+    with pytest.raises(pc.UsageError, match=r"cannot be written as text \(observers\)"):
         pc.resume(tmp_path / "run", rounds=3)
     went_on = pc.resume(tmp_path / "run", rounds=3, observers=[ones])
     assert [row["ones"] for row in went_on.history] == [1.0] * 4
@@ -131,9 +131,11 @@ def test_observers_are_asked_for_so_that_no_line_lacks_their_numbers(tmp_path: P
 
 
 def test_words_beside_an_object_that_has_them_are_refused(blobs: Make) -> None:
-    with pytest.raises(pc.UsageError, match=r"set=.* is for a method by name: give fedavg its settings"):
+    with pytest.raises(
+        pc.UsageError, match=r"set=.* is for a method given by name: pass these settings to fedavg\(...\)"
+    ):
         pc.run(pc.fedavg(), blobs(), set={"lr": 0.5})
-    with pytest.raises(pc.UsageError, match=r"'made' is loaded already: give partition, clients to pc\.load"):
+    with pytest.raises(pc.UsageError, match=r"'made' is loaded already: pass partition, clients to pc\.load"):
         pc.run(pc.fedavg(), blobs(), clients=3, partition="iid")
 
 
@@ -189,7 +191,7 @@ def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(tmp_path: Path) 
 
 def test_fewer_rounds_than_a_run_has_are_refused(tmp_path: Path) -> None:
     pc.run("fedavg", "digits", clients=4, out=tmp_path / "run", **FEW)
-    with pytest.raises(pc.UsageError, match="begun with 3 rounds, and rounds=2 is fewer"):
+    with pytest.raises(pc.UsageError, match="started with 3 rounds, and rounds=2 is fewer"):
         pc.resume(tmp_path / "run", rounds=2)
 
 
@@ -223,7 +225,7 @@ def test_settings_that_were_changed_are_refused(key: str, value: Any, tmp_path: 
     pc.run("fedavg", data, out=tmp_path / "run", model="mlp", **FEW)
     folder = Folder(tmp_path / "run")
     folder.write_json("config.json", folder.read_json("config.json") | {"data_seed": 0, key: value})
-    with pytest.raises(pc.UsageError, match=r"began|was changed since"):
+    with pytest.raises(pc.UsageError, match=r"was started with|was changed since"):
         pc.open(tmp_path / "run")
 
 

@@ -207,7 +207,7 @@ def test_a_disk_that_cannot_be_written_is_said_in_one_line(blobs: Any, tmp_path:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UsageError, match=r"cannot write client state to .*: No space left on device; make room"):
+    with pytest.raises(UsageError, match=r"cannot write client state to .*: No space left on device; free some space"):
         begun(PRIVATE, blobs(), tmp_path / "run", "disk").go()
 
 

@@ -343,7 +343,7 @@ def test_a_device_of_one_rank_only_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ranks_must_wait_for_some_time() -> None:
-    with pytest.raises(UsageError, match="some seconds, got 0; try 600"), join_ranks(0):
+    with pytest.raises(UsageError, match="more than 0 seconds, got 0; try 600"), join_ranks(0):
         pass
 
 
@@ -388,7 +388,8 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
         (code, out, error), (killed, *_) = ended(ranks, BUSY)
     assert (code, out, killed) == (1, "", -signal.SIGKILL)
     assert error.strip().splitlines()[-1] == (
-        "error: one of the 2 ranks was ended or has failed; `polycentric resume run` goes on from the last whole round"
+        "error: one of the 2 ranks was ended or has failed; "
+        "`polycentric resume run` continues from the last complete round"
     )
     folder = Folder.open(tmp_path / "run")
     found, problems = folder.load()
@@ -416,7 +417,7 @@ def test_a_rank_that_says_nothing_is_waited_for_so_long_and_no_longer(tmp_path: 
         ranks[1].process.send_signal(signal.SIGSTOP)
         ((code, _, error),) = ended(ranks[:1], BUSY)  # half of what it would wait for unasked
     assert code == 1
-    assert "one of the 2 ranks has said nothing for 3 seconds; `polycentric resume run` goes on" in error
+    assert "one of the 2 ranks has said nothing for 3 seconds; `polycentric resume run` continues" in error
     assert Folder.open(tmp_path / "run").load()[1] == []
 
 

@@ -58,7 +58,7 @@ def test_what_is_added_up_counts_one_for_everybody_who_is_heard() -> None:
 
 
 def test_only_what_is_sent_can_be_added_up() -> None:
-    with pytest.raises(pc.UsageError, match="fisher cannot be added up: only what is sent can, model"):
+    with pytest.raises(pc.UsageError, match="fisher cannot be added up: only names that are sent can, model"):
         pc.Exchange(learn=(pc.Train(),), sums=("fisher",))
 
 

@@ -21,7 +21,7 @@ NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; what the user can mend is said in one line, with exit code 2."""
+    """Run the command; an error that the user can fix is printed in one line, with exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows its code instead
             stream.reconfigure(errors="backslashreplace")
@@ -41,7 +41,7 @@ def outcome(arguments: list[str]) -> int:
 
     if _ranks()[1] > 1 and (not arguments or arguments[0] not in SHARED):
         what = f"'{arguments[0]}'" if arguments else "no command"
-        said = f"torchrun starts several ranks, which share out {' and '.join(SHARED)}, got {what}: leave torchrun out"
+        said = f"torchrun works with {' and '.join(SHARED)} only, got {what}: leave torchrun out"
         return _said(said, 2) if _ranks()[0] == 0 else 2
     keep_freed_memory()
     keep_programs()
@@ -105,7 +105,9 @@ def _unwritten(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):  # nothing to say, nobody to say it to
         return 1
     where = f"'{error.filename}'" if error.filename else "the output"
-    return _said(f"cannot read or write {where}: {error.strerror or error}; make room, or choose another place", 2)
+    return _said(
+        f"cannot read or write {where}: {error.strerror or error}; free some space, or choose another folder", 2
+    )
 
 
 def _said(message: str, code: int) -> int:

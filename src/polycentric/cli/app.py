@@ -23,14 +23,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Look at data sets and bring in your own.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(help="Look at data sets and import your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(topology_app, name="topology")
 
 
 @app.command()
 def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Folder for the runs.")] = None) -> None:
-    """See what this is about: 40 clients with rotated digits, five ways to learn, half a minute on an idle core."""
+    """See what this is about: 40 clients with rotated digits, five methods, half a minute on an idle core."""
     from .demo import demonstrate
 
     demonstrate(out, quiet)
@@ -58,7 +58,7 @@ def methods(
 
 @data_app.command("list")
 def data_list() -> None:
-    """The data sets that are here, and where they were found."""
+    """List the data sets that were found, and where."""
     from .listing import list_data
     from .screen import stdout
 
@@ -70,9 +70,11 @@ def data_list() -> None:
 def data_show(
     name: Annotated[str, typer.Argument(help="A data set by name or path.")],
     options: dict[str, Any],
-    png: Annotated[Path | None, typer.Option(help="Also draw the heat map into this PNG file.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Also draw a heat map of labels by client into this PNG file.")
+    ] = None,
 ) -> None:
-    """Labels by client, sizes, and how unlike the clients are."""
+    """Labels by client, sizes, and how heterogeneous (non-IID) the clients are."""
     from ..data import describe, heat_map
     from ..runs.start import load_data
     from .screen import say, stdout
@@ -80,7 +82,7 @@ def data_show(
     federation = load_data(settings_of("nofed", options | {"data": name}))
     if png:
         heat_map(federation, png)
-        say(f"drawn in {png}")
+        say(f"figure: {png}")
     stdout.print(describe(federation))
 
 
@@ -89,7 +91,7 @@ data_app.command("import")(data_import)
 
 @app.command()
 def doctor() -> None:
-    """Check this machine: versions, devices, memory, data, and a round that must come out right."""
+    """Check this machine: versions, devices, disk, data, and one round that must give the right result."""
     from .listing import examine
     from .screen import stdout
 

@@ -10,19 +10,25 @@ from .options import AsJson, Device
 
 
 def bench(
-    models: Annotated[list[str] | None, typer.Option(help="A model; again for another. [default: five usual]")] = None,
+    models: Annotated[
+        list[str] | None, typer.Option(help="A model to measure; repeat the option for several. [default: five models]")
+    ] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Clients in the round. [default: by model]")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Local steps of every client.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of every way; the fastest counts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats of every measurement; the fastest counts.")] = 3,
     executors: Annotated[
-        list[str] | None, typer.Option(help="An executor to measure; several times for several. [default: by model]")
+        list[str] | None,
+        typer.Option(help="An executor to measure; repeat the option for several. [default: by model]"),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Also measure rounds on so many threads.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of every operator.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Also measure rounds with this many worker threads.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every torch operator.")] = 1,
     device: Device = "auto",
     precision: Annotated[
-        str, typer.Option(help="Of our rounds: float32, bf16 or tf32; the others stay in float32.")
+        str,
+        typer.Option(
+            help="Precision of our rounds: float32, bf16 or tf32; the plain loop and the limit stay in float32."
+        ),
     ] = "float32",
     profile: Annotated[bool, typer.Option("--profile", help="Also print where the time of one round goes.")] = False,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Device, Jobs, Quiet, RunFolders, interruptible, of_settings, settings_of
+from .options import AsJson, Device, Jobs, Quiet, RunFolders, Trust, interruptible, of_settings, settings_of
 
 RUNS_FOLDER = "Folder for the runs; finished ones in it are not run again."
 OVER = "rounds, seconds (simulated), bytes, bytes_up, bytes_down"
@@ -19,9 +19,10 @@ Figure = Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or
 def compare(
     methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
     options: dict[str, Any],
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ...")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...) to run every method with.")] = 3,
     out: RunsFolder = Path("runs/compare"),
     jobs: Jobs = 1,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,7 +40,7 @@ def compare(
     names = {method: _method_of(method) for method in methods}
     _all_used(names.values(), own)
     cells = [
-        settings_of(method, options | {"seed": seed, "set": known(names[method], own)})
+        settings_of(method, options | {"seed": seed, "set": known(names[method], own)}, trust=trust)
         for seed in range(seeds)
         for method in methods
     ]
@@ -75,6 +76,7 @@ def sweep(
     options: dict[str, Any],
     out: Annotated[Path | None, typer.Option(help=RUNS_FOLDER)] = None,
     jobs: Jobs = 1,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -96,7 +98,7 @@ def sweep(
     from .options import grid_of
     from .screen import counting, stdout, sweep_table, tell
 
-    points, cells = grid_of(config, options)
+    points, cells = grid_of(config, options, trust)
     folder = out or Path("runs") / f"sweep-{config.stem}"
     with interruptible(), counting(f"sweep {config.stem}", len(cells), quiet or as_json) as progress:
         summaries = run_cells(cells, folder, jobs=jobs, progress=progress)
@@ -108,17 +110,17 @@ def sweep(
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A table; without a name they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A table by name; without one, the tables are listed.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for NAME.md and NAME.json.")] = Path("docs/results"),
     runs: RunsFolder = Path("runs/reproduce"),
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every cell. [default: as the table says]")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every run. [default: those of the table]")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run only rows whose setting contains this word.")] = None,
     cached: Annotated[bool, typer.Option("--cached", help="Run nothing; write the table from finished runs.")] = False,
     device: Device = "auto",
     jobs: Jobs = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Run a paper's table again, and write its numbers beside ours."""
+    """Reproduce a table of a paper, and write its numbers next to ours."""
     from ..errors import unknown
     from ..reproduce import TABLES, reproduce_table
     from .listing import list_tables
@@ -140,18 +142,18 @@ def reproduce(
     if written.missing:
         some = "; ".join(written.missing[:8]) + (" ..." if len(written.missing) > 8 else "")
         again = f" --seeds {seeds}" if seeds else ""
-        say(f"{len(written.missing)} of {len(TABLES[name].rows)} rows lack runs: {some}")
-        say(f"all of them, and nothing twice: polycentric reproduce {name}{again}")
+        say(f"{len(written.missing)} of {len(TABLES[name].rows)} rows are not complete: {some}")
+        say(f"to run what is missing: polycentric reproduce {name}{again}")
 
 
 def curves(
     runs: RunFolders,
-    over: Annotated[str, typer.Option(help=f"{OVER}; several with commas, a panel each.")] = "rounds",
-    metric: Annotated[str, typer.Option(help="A number of metrics.jsonl.")] = "micro_accuracy",
+    over: Annotated[str, typer.Option(help=f"{OVER}; several, separated by commas, give one panel each.")] = "rounds",
+    metric: Annotated[str, typer.Option(help="A metric, as it is named in metrics.jsonl.")] = "micro_accuracy",
     out: Figure = Path("curves.png"),
     log: Annotated[bool, typer.Option("--log", help="A logarithmic axis of rounds, seconds or bytes.")] = False,
 ) -> None:
-    """Draw learning curves of runs beside each other; runs that differ only in their seed become one band.
+    """Draw learning curves of several runs; runs that differ only in their seed become one band.
 
     Example: polycentric curves runs/compare --over rounds,seconds,bytes --out curves.png
     """
@@ -165,14 +167,14 @@ def curves(
             raise unknown("axis", word, AXES)
     require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
     figure(gathered(runs), out, metric, wanted, log)
-    say(f"drawn in {out}")
+    say(f"figure: {out}")
 
 
 def participation(
     runs: RunFolders,
     out: Figure = Path("participation.png"),
 ) -> None:
-    """Draw how often clients of runs took part, and how unequal that is; runs that differ in their seed count as one.
+    """Draw how often clients took part (participation), and how unequally; runs that differ only in seed are pooled.
 
     Example: polycentric participation runs/uniform runs/active --out participation.png
     """
@@ -184,4 +186,4 @@ def participation(
     require(out.suffix in (".png", ".svg", ".pdf"), f"--out must end in .png, .svg or .pdf, got '{out}'")
     for label, unequal in draw_participation(gathered(runs), out).items():
         say(f"{label}: Gini {unequal:.3f}")
-    say(f"drawn in {out}")
+    say(f"figure: {out}")

@@ -32,7 +32,7 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
     began = time.monotonic()
     stdout.print(
         "40 clients hold scikit-learn's handwritten digits, about 36 examples each. A quarter of the clients see them "
-        "upright, the others turned by 90, 180 or 270 degrees. Nobody tells the methods. Five ways to learn:\n",
+        "upright, the others turned by 90, 180 or 270 degrees. The methods are not told which. Five of them:\n",
         highlight=False,
     )
     cells = [
@@ -60,7 +60,7 @@ def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:
     worst, worst_many = of("fedavg", "worst_decile_accuracy"), of("fesem", "worst_decile_accuracy")
     ari = of("fesem", "ari") / 100
     together = "helps" if averaged > alone else "does not help here"
-    some = f"The mean hides somebody: {below:.0f} % of the clients would have done better alone, and"
+    some = f"The mean hides this: {below:.0f} % of the clients would have done better alone, and"
     hidden = some if below > 0 else "Nobody would have done better alone, but"
     own = f"finds groups of its own (adjusted Rand index with the true ones {ari:.2f})"
     found = "finds the four groups by itself" if ari > 0.99 else own

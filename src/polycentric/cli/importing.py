@@ -43,7 +43,7 @@ def data_import(
     name: Annotated[str | None, typer.Option(help="What to call it. [default: the name of the file or folder]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a data set of that name.")] = False,
 ) -> None:
-    """Read data of your own once, and keep them under a name."""
+    """Import data of your own, so that --data NAME finds them."""
     from ..data import install, npz
     from .screen import say
 
@@ -54,10 +54,10 @@ def data_import(
     where = install(path, called, force=force, **how)
     pool = npz(where)
     if pool.recipe is None:
-        say(f"kept as {where}; use it with --data {called}")
+        say(f"imported as {where}; use it with --data {called}")
         return
     _show(pool)
-    say(f"kept as {where}")
+    say(f"imported as {where}")
     dealt = "" if pool.client is not None else " --partition iid --clients 10"
     say(f"next: polycentric run fedavg --data {called}{dealt} --standardise train")
 

@@ -14,7 +14,6 @@ from rich.console import Group
 from rich.table import Table
 
 from ..data import available
-from ..errors import unknown
 from ..language import kinds
 from ..methods import METHODS
 from ..models import MODELS
@@ -23,7 +22,7 @@ from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
 from ..runs.metrics import plain
 from ..runs.personalize import personalize
-from ..runs.recipes import parameters
+from ..runs.recipes import parameters, recipe_of
 from .screen import SHOWN, titled
 
 
@@ -49,12 +48,11 @@ _SETTING = {"geometry": "cells", "network": "graph", "pool": "data", "term": "te
 
 def show_method(name: str) -> tuple[str, Table]:
     """A method's page: its docstring, and every setting with its default."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
+    recipe = recipe_of(name)
     table = titled("settings (--set name=value)", "name", "type", "default")
     for key, parameter in parameters(name).items():
         table.add_row(key, _kind(parameter.annotation), str(parameter.default))
-    page = sys.modules[METHODS[name].__module__].__doc__ or ""
+    page = sys.modules[recipe.__module__].__doc__ or recipe.__doc__ or ""
     return page.strip() + "\n", table
 
 
@@ -79,7 +77,7 @@ def list_data() -> Table:
 
 
 def list_tables() -> Table:
-    """Papers' tables that can be run again."""
+    """Tables of papers that can be reproduced."""
     table = titled("tables (polycentric reproduce NAME)", "name", "what", "data")
     for name, found in TABLES.items():
         table.add_row(name, found.title, found.data)
@@ -124,7 +122,7 @@ def examine() -> tuple[bool, Table]:
     for package, version in versions().items():
         row(package, version, package != "python" or sys.version_info >= (3, 11), "needs 3.11 or newer")
     row("gpu", torch.cuda.get_device_name() if torch.cuda.is_available() else "none (the CPU is used)", True)
-    row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for mathematics", True)
+    row("cores", f"{os.cpu_count()}, {torch.get_num_threads()} threads for torch", True)
     row("several ranks", _ways_between_ranks(), True)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     row("free disk", f"{free:.1f} GB", free > 1, "less than 1 GB: checkpoints may not fit")

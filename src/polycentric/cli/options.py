@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union
 import typer
 
 from ..errors import Lost, UsageError
+from ..language.own_code import ask_consent
 from ..runs.settings import Settings, changed, pairs, read_toml
 
 SetOption = Annotated[
@@ -22,11 +23,18 @@ SetOption = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
-Wait = Annotated[float, typer.Option(help="Under torchrun: seconds without a word before another rank counts as lost.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs beside each other, each in a process of its own.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")]
+Wait = Annotated[
+    float, typer.Option(help="Under torchrun: seconds without an answer before another rank counts as lost.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run code that the file or folder names as module:attribute, now and later.")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs in parallel, each in a process of its own.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")]
-RunFolders = Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of them, as compare makes.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs, or folders that hold several, such as runs/compare.")
+]
 
 
 def of_settings(*only: str, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -83,7 +91,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(part, typer.models.ArgumentInfo) for part in typing.get_args(parameter.annotation)[1:])
 
 
-def settings_of(method: str, options: dict[str, Any], check: bool = True) -> Settings:
+def settings_of(method: str, options: dict[str, Any], check: bool = True, trust: bool = False) -> Settings:
     """Settings from a method's name, or from a TOML file, and from options.
 
     `check`: all that is wrong in their words is said now, before others are looked at; who builds them next need not.
@@ -93,6 +101,7 @@ def settings_of(method: str, options: dict[str, Any], check: bool = True) -> Set
     values: dict[str, Any] = {"method": method}
     if method.endswith(".toml"):
         values = read_toml(Path(method))
+        ask_consent(values, Path(method), trust)
         check_words(Settings.of(values, method))  # what is wrong in the file is said of the file
     return _checked(values, options, check=check)
 
@@ -116,9 +125,10 @@ def _checked(
     return settings
 
 
-def grid_of(config: Path, options: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Settings]]:
+def grid_of(config: Path, options: dict[str, Any], trust: bool = False) -> tuple[list[dict[str, Any]], list[Settings]]:
     """Every combination of the lists in [grid], and its settings; options go before what the file says."""
     values = read_toml(config)
+    ask_consent(values, config, trust)
     grid = values.pop("grid", None)
     if not isinstance(grid, dict) or not grid or not all(isinstance(v, list) and v for v in grid.values()):
         raise UsageError(f'{config} needs a [grid] table of lists, for example "set.lr" = [0.03, 0.1]')
@@ -140,7 +150,7 @@ class Interrupted(Exception):
 @contextmanager
 def interruptible(command: str = "") -> Iterator[None]:
     """Say after Ctrl-C how to go on: with `command`, or with the same one again. The same where a rank was lost."""
-    again = f"`{command}` goes on from the last whole round" if command else "the same command again goes on"
+    again = f"`{command}` continues from the last complete round" if command else "the same command again continues"
     try:
         yield
     except KeyboardInterrupt as end:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Out, Quiet, Wait, interruptible, of_settings, settings_of
+from .options import AsJson, Out, Quiet, Trust, Wait, interruptible, of_settings, settings_of
 
 
 @of_settings()
@@ -19,8 +19,11 @@ def run(
     wait: Wait = 600.0,
     alone: Annotated[
         bool,
-        typer.Option("--alone", help="Also train every client alone, and say how many would have done better so."),
+        typer.Option(
+            "--alone", help="Also train every client alone, and report the share of clients that do better alone."
+        ),
     ] = False,
+    trust: Trust = False,
     track: Annotated[bool, typer.Option("--track", help="Write TensorBoard events into the run's folder.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -46,7 +49,7 @@ def run(
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
-            asked = settings_of(method, options, check=False)  # it is built right away
+            asked = settings_of(method, options, check=False, trust=trust)  # it is built right away
             made = prepared(asked, ranks=ranks)
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -68,17 +71,19 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted, or is to go on.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted, or gets more rounds.")],
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="So many rounds in all, more than the run was begun with.")
+        int | None,
+        typer.Option(min=1, help="New total number of rounds, if the run should get more than it was started with."),
     ] = None,
     wait: Wait = 600.0,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with an interrupted run; it ends with the very bits it would have had.
+    """Resume an interrupted run from its last checkpoint; the result is bit for bit that of an uninterrupted run.
 
-    With --rounds a finished run takes more rounds, and ends as a run that was begun with as many.
+    With --rounds a finished run gets more rounds, and ends as if it had been started with that many.
     """
     from ..runs.folder import Folder
     from ..runs.start import resumed
@@ -90,7 +95,7 @@ def resume(
         with ranks.together():
             if ranks.first:
                 opened = Folder.open(folder)
-                wanted = max(opened.read_config()[0].rounds, rounds or 0)
+                wanted = max(opened.read_config(trust)[0].rounds, rounds or 0)
                 summary = opened.read_json("summary.json") if opened.finished else {}
         done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
         if done == "no":
@@ -98,7 +103,7 @@ def resume(
                 progress(f"resume {folder.name}", wanted, quiet=hidden) as watching,
                 interruptible(f"polycentric resume {folder}"),
             ):
-                ended, problems = resumed(opened, ranks=ranks, rounds=rounds)
+                ended, problems = resumed(opened, ranks=ranks, rounds=rounds, trust=trust)
                 ended.callbacks += watching
                 ended.go()
             summary = ended.summary()
@@ -106,7 +111,7 @@ def resume(
         return
     if done == "yes":
         problems = [
-            f"{folder} is finished, so nothing was run; `polycentric resume {folder} --rounds N` takes more rounds"
+            f"{folder} is finished, so nothing was run; to add rounds: `polycentric resume {folder} --rounds N`"
         ]
     for problem in problems:
         say(f"note: {problem}")
@@ -115,11 +120,12 @@ def resume(
 
 def personalize(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    steps: Annotated[str, typer.Option(help="Numbers of local steps, separated by commas.")] = "0,1,2,5,10,20,50",
+    steps: Annotated[str, typer.Option(help="Numbers of fine-tuning steps, separated by commas.")] = "0,1,2,5,10,20,50",
     lr: Annotated[float | None, typer.Option(help="Learning rate of fine-tuning. [default: the method's]")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy against steps of fine-tuning at every client, and how many clients get worse."""
+    """Personalisation: accuracy against steps of fine-tuning at every client, and how many clients get worse."""
     from ..errors import require
     from ..runs.start import open as open_run
     from .listing import personalization
@@ -128,7 +134,7 @@ def personalize(
     wanted = [word.strip() for word in steps.split(",")]
     good = all(w.isascii() and w.isdigit() and len(w) < 10 for w in wanted)
     require(good, f"--steps takes whole numbers such as 0,1,5,20, got '{steps}'")
-    points, table = personalization(open_run(folder), [int(w) for w in wanted], lr)
+    points, table = personalization(open_run(folder, trust=trust), [int(w) for w in wanted], lr)
     if as_json:
         tell({"run_dir": str(folder), "points": points})
         return
@@ -138,13 +144,16 @@ def personalize(
 def clusters(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run with several centers.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the figures. [default: clusters/ in the run's]")] = None,
-    clients: Annotated[int | None, typer.Option(min=4, help="Show at most so many, drawn by the run's seed.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=4, help="Show at most this many clients, drawn by the run's seed.")
+    ] = None,
     examples: Annotated[
-        bool, typer.Option(help="Also show examples of each cluster; leave them out where data are personal.")
+        bool, typer.Option(help="Also show examples of each cluster; use --no-examples if the data are personal.")
     ] = True,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """See the clusters of a run: over the rounds, on a map, as a tree, and by examples.
+    """Draw the clusters of a run: over the rounds, as PCA and t-SNE maps, as a tree, and by examples.
 
     Example: polycentric clusters runs/fesem-digits
     """
@@ -152,7 +161,7 @@ def clusters(
     from ..runs.start import open as open_run
     from .screen import say, stdout, tell
 
-    looked_at = open_run(folder)
+    looked_at = open_run(folder, trust=trust)
     places_of(looked_at)
     paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
     found = told(looked_at)
@@ -196,19 +205,19 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
         f"down {bytes_(summary['bytes_down'])}; {took:{',.1f' if took >= 10 else '.3g'}} {unit}; {summary['run_dir']}"
     )
     if summary.get("late"):
-        say(f"note: {summary['late']} answers missed the deadline and were left out")
+        say(f"note: {summary['late']} client updates missed the deadline and were left out")
     if summary["dropped"]:
-        say(f"note: {summary['dropped']} answers were not finite and were left out")
+        say(f"note: {summary['dropped']} client updates were NaN or infinite and were left out")
     if summary.get("attackers"):
-        say(f"note: {summary['attackers']} clients attacked; scores are those of the others")
+        say(f"note: {summary['attackers']} clients were simulated attackers; scores are over the others")
     if found := summary.get("optimistic"):
         each, one = found.get("micro_accuracy"), found["one_center"].get("micro_accuracy")
         if each is not None and one is not None:
             say(
-                f"note: with the best center of every client by its test labels, which is no result, {each:.1%} of all "
-                f"examples would be right; with the best one for all {one:.1%}"
+                f"note: if every client took its best center by test labels (optimistic, no result), accuracy would be "
+                f"{each:.1%}; with the one best center for all, {one:.1%}"
             )
     elif "optimistic" in summary:
-        say("note: no optimistic scores: clients share no whole models to choose among, or there are no classes")
+        say("note: no optimistic scores: there are no whole models to choose among, or the data have no classes")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

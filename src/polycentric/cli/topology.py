@@ -10,7 +10,9 @@ import typer
 
 from .options import AsJson, settings_of
 
-topology_app = typer.Typer(help="Look at who averages with whom.", no_args_is_help=True, rich_markup_mode=None)
+topology_app = typer.Typer(
+    help="Look at topologies: who averages with whom.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @topology_app.command("show")
@@ -23,12 +25,12 @@ def show(
         int | None,
         typer.Option(min=1, help="How many clients. [default: as many as the cells are written for, or 90; graphs 16]"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of what is drawn. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random. [default: 0]")] = None,
     rounds: Annotated[str, typer.Option(help="Rounds to draw where clients move, separated by commas.")] = "0",
     png: Annotated[Path | None, typer.Option(help="Draw the map, or the graph, into this PNG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Who averages with whom. Of edges: cells, overlaps, how fast edges agree (zeta); of graphs: links and zeta.
+    """Show the topology of a method: who averages with whom; cells and overlaps of edges, or links of a graph; zeta.
 
     Examples:
 
@@ -55,7 +57,7 @@ def show(
             from ..report.graphs import draw_graph
 
             draw_graph(topology, n, png)
-            say(f"drawn in {png}")
+            say(f"figure: {png}")
         stages = stages_of(built, n)
         if as_json:
             tell({"clients": n, "stages": stages, **facts})
@@ -69,7 +71,7 @@ def show(
         from ..report.maps import draw_map
 
         draw_map(cells, n, png, seed=seed, rounds=[int(w) for w in wanted], title=method.removesuffix(".toml"))
-        say(f"drawn in {png}")
+        say(f"figure: {png}")
     if as_json:
         tell(facts)
         return
@@ -95,11 +97,15 @@ def _graph_rows(graph: dict[str, Any]) -> list[tuple[str, str]]:
     low, high = graph["neighbours"]
     rows = [("links", f"{graph['links']:,}; {low if low == high else f'{low} to {high}'} neighbours a client")]
     if "zeta" in graph:
-        agree = "parts of the graph never agree" if graph["zeta"] > 1 - 1e-9 else "left of a disagreement after a round"
+        agree = (
+            "parts of the graph never agree"
+            if graph["zeta"] > 1 - 1e-9
+            else "share of a disagreement left after a round"
+        )
         rows.append(("zeta", f"{graph['zeta']:.4f}: {agree}"))
     else:
         rows.append(("matchings", f"{graph['matchings']}, {graph['matchings_a_round']:.2f} of them in a round"))
-        rows.append(("rho", f"{graph['rho']:.4f}: left of a squared disagreement after a round, expected"))
+        rows.append(("rho", f"{graph['rho']:.4f}: expected share of a squared disagreement left after a round"))
         rows.append(("alpha", f"{graph['alpha']:.4f}: weight of a neighbour"))
     return rows
 
@@ -121,10 +127,10 @@ def _table(facts: dict[str, Any]) -> Any:
     low, high = facts["column_sums"]
     zeta = facts["zeta"]
     every = facts["cloud_every"]
-    agree = "they never agree" if zeta > 1 - 1e-9 else "what is left of a disagreement after a round"
+    agree = "they never agree" if zeta > 1 - 1e-9 else "share of a disagreement left after a round"
     if every:
-        alone = "no agreement" if zeta > 1 - 1e-9 else "left of a disagreement after a round"
-        agree = f"{alone}, until they meet in the cloud" if every > 1 else "all agree after every round"
+        alone = "no agreement" if zeta > 1 - 1e-9 else "share of a disagreement left after a round"
+        agree = f"{alone}, until the cloud averages them" if every > 1 else "all agree after every round"
     rows = [
         ("edges", str(facts["edges"])),
         ("clients", f"{facts['clients']:,}, {facts['in_overlaps']:,} of them in overlaps; {facts['pairs']:,} pairs"),
@@ -146,12 +152,12 @@ def _table(facts: dict[str, Any]) -> Any:
 def advise(
     graph: Annotated[str, typer.Argument(help="ring, torus, erdos-renyi(p=0.3), file(edges.txt), ...")] = "ring",
     clients: Annotated[int, typer.Option(min=1, max=4096, help="How many clients.")] = 8,
-    tau: Annotated[int, typer.Option(min=1, help="Local steps between two averagings.")] = 1,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps you mean to take in all.")] = None,
+    tau: Annotated[int, typer.Option(min=1, help="Local steps between two rounds of averaging.")] = 1,
+    steps: Annotated[int | None, typer.Option(min=1, help="Total number of local steps you plan to take.")] = None,
     draw: Annotated[
         Path | None, typer.Option(help="Draw the graph and rho over the budget into this file (.png, .svg).")
     ] = None,
-    budget: Annotated[float, typer.Option(help="Budget of the drawing, in (0, 1].")] = 0.5,
+    budget: Annotated[float, typer.Option(help="Communication budget used in the drawing, in (0, 1].")] = 0.5,
     as_json: AsJson = False,
 ) -> None:
     """How often to average, over how dense a graph, and what MATCHA can save on it.
@@ -185,7 +191,7 @@ def advise(
     for sentence in found.words:
         stdout.print(f"- {sentence}", highlight=False)
     if draw:
-        say(f"written: {draw}")
+        say(f"figure: {draw}")
 
 
 def _graphs(found: Any) -> Any:

@@ -36,7 +36,7 @@ def load(
     valid: float = 0.0,
     standardise: str = "no",
 ) -> Federation:
-    """The clients and their data, by a name or a path.
+    """Load a federation, all clients and their data, by name or path.
 
     Arguments:
         data: a name (see `available`), a path, a pool, or a federation, which is returned as it is.
@@ -52,7 +52,10 @@ def load(
     """
     if isinstance(data, Federation):
         good = partition is None and clients is None and standardise == "no"
-        require(good, f"federation '{data.name}' is dealt already; give a name or a pool to deal anew")
+        require(
+            good,
+            f"federation '{data.name}' is partitioned already; to partition again, pass the name of the data or a Pool",
+        )
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
     require(standardise in ("no", "train"), f"standardise must be no or train, got {standardise!r}")

@@ -70,7 +70,7 @@ class Natural:
             return pool
         if self.clients > there:
             warnings.warn(
-                f"data '{pool.name}' have {there} natural clients, not {self.clients}: all are kept", stacklevel=2
+                f"data '{pool.name}' have only {there} natural clients, not {self.clients}: all are kept", stacklevel=2
             )
             return pool
         # By name, so that a client's luck does not depend on who else is there.
@@ -85,7 +85,7 @@ class Natural:
 
 @dataclass(frozen=True)
 class Iid:
-    """Equal sizes (to one example) and labels at random: all clients are alike.
+    """IID: equal sizes (to one example) and labels at random, so all clients are alike.
 
     Arguments:
         clients: how many.

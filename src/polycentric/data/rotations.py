@@ -19,7 +19,7 @@ from .partition import Iid
 
 @dataclass(frozen=True)
 class Rotations:
-    """Alike clients with their square images turned: those of client i by 360 g/k degrees, g = i mod k.
+    """IID clients whose square images are rotated: those of client i by 360 g/k degrees, g = i mod k.
 
     The groups g are known, so clusters that a method finds can be judged. k = 1 is IID. Quarter turns are
     exact; others are interpolated.

@@ -20,6 +20,7 @@ import torch
 
 from ..errors import UsageError, require, unknown
 from ..language import entries, part_of, register
+from ..language.own_code import is_own, own_function
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
@@ -57,6 +58,8 @@ def find(name: str) -> Pool:
     >>> find("digits").x.shape
     torch.Size([1797, 1, 8, 8])
     """
+    if is_own(name):
+        return _made_by(name)
     if built_in(name):
         made: Pool = part_of("data", name, Pool)
         return made
@@ -70,6 +73,14 @@ def find(name: str) -> Pool:
         return read(os.path.expanduser(name))
     choices = [found.name for found in available()]
     raise UsageError(f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in")
+
+
+def _made_by(name: str) -> Pool:
+    """What a function of the user's own gives, `module:attribute`."""
+    made = own_function(name, "data")()
+    if not isinstance(made, Pool):
+        raise UsageError(f"data '{name}' gives a {type(made).__name__}; return a Pool, such as pc.from_arrays makes")
+    return made
 
 
 def built_in(name: str) -> bool:

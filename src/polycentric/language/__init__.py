@@ -1,7 +1,7 @@
 """One language for parts: `uniform(n=10)` in a command, a TOML file and in Python texts means one thing everywhere.
 
 words.py     text to calls: names, settings, parts within parts
-catalog.py   what a kind of part may be called, and what builds it
+registry.py  what a kind of part may be called, and what builds it
 build.py     calls to parts, with types
 spell.py     parts back to words, and the files they were read from
 """

@@ -1,20 +1,20 @@
 """Code of the user's own by its name, `module:attribute`, and the consent that running it needs.
 
 A name typed on the command line, or given in Python, is consent by itself. A name that stands in a file, a TOML
-config or the config.json of a run, is not: whoever wrote the file would decide what runs here. It must be allowed
-first, by `--trust` or by having begun the run here (`remember`).
+config or the config.json of a run, is not: whoever wrote the file would decide what runs here. `ask_consent` refuses
+it, unless `--trust` is said, or was said before of the same file, or the run in that folder was begun here.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import importlib
 import inspect
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_forbidden: set[str] = set()  # names that stand in files and were not allowed
+_WITHIN = re.compile(rf"(?<![\w.:]){_NAME.pattern}")
 
 
 def is_own(word: object) -> bool:
@@ -35,39 +35,31 @@ def is_own(word: object) -> bool:
 
 
 def own_names(values: Any) -> set[str]:
-    """All names of code in the values of a config, however deep they lie."""
-    if isinstance(values, dict):
-        return set().union(*map(own_names, values.values())) if values else set()
-    if isinstance(values, list | tuple):
-        return set().union(*map(own_names, values)) if values else set()
-    if not isinstance(values, str):
-        return set()
-    whole = {values} if is_own(values) else set()
-    called = values.partition("(")[0].strip()  # mine:ditto(mu=1)
-    return whole | ({called} if is_own(called) else set())
+    """All names of code in the values of a config, however deep they lie.
+
+    >>> sorted(own_names({"method": "mine:ditto(mu=1)", "set": {"metrics": ["a:b, c.d:e"]}, "data": "C:/x.npz"}))
+    ['a:b', 'c.d:e', 'mine:ditto']
+    """
+    if isinstance(values, str):
+        return set(_WITHIN.findall(values))
+    inner = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
+    return set[str]().union(*map(own_names, inner))
 
 
-@contextlib.contextmanager
-def from_file(values: Any, path: Path, trust: bool = False) -> Iterator[None]:
-    """What a file names is not imported inside, unless it is trusted."""
+def ask_consent(values: Any, path: Path, trust: bool = False) -> None:
+    """Refuse the values of a file that name code which nobody has allowed."""
     names = own_names(values)
     if trust:
         remember(path, names)
-    refused = names - (names if trust else remembered(path)) - _forbidden
-    for name in refused:
+        return
+    for name in sorted(names - remembered(path)):
         if _agreed_on_terminal(name, path):
             remember(path, [name])
-            refused = refused - {name}
-    _forbidden.update(refused)
-    try:
-        for name in sorted(names & _forbidden):
-            raise UsageError(
-                f"{path} names code, {name}, and code that a file names is not run by itself: look at it, and add "
-                "--trust if you know whose it is"
-            )
-        yield
-    finally:
-        _forbidden.difference_update(refused)
+            continue
+        raise UsageError(
+            f"{path} names code, {name}, and code that a file names is not run by itself: look at it, and say --trust "
+            "if you know whose it is (in Python trust=True)"
+        )
 
 
 def imported(name: str, what: str) -> Any:
@@ -78,8 +70,6 @@ def imported(name: str, what: str) -> Any:
         raise UsageError(
             f"{what} '{name}' is neither a known name nor 'module:attribute'; write for example '{example}'"
         )
-    if name in _forbidden:
-        raise UsageError(f"{what} '{name}' stands in a file, and code that a file names is not run: add --trust")
     try:
         module = importlib.import_module(path)
     except (Exception, SystemExit) as error:  # importing runs the user's file, where anything can happen
@@ -105,6 +95,12 @@ def own_function(name: str, what: str) -> Any:
     if home != path and not home.startswith(f"{path}."):
         raise UsageError(f"{what} '{name}' is defined in {home}, not in {path}: write '{home}:{found.__qualname__}'")
     return found
+
+
+def digest_of(name: str) -> str:
+    """A digest of the file that code is written in: where it has changed, results are not the same any more."""
+    source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
 
 
 # -- what was allowed --------------------------------------------------------------------------------------------

@@ -28,10 +28,9 @@ class Entry:
     """A name, what builds the part, and the settings it takes."""
 
     name: str  # in lower case
-    build: Callable[
-        ..., Any
-    ]  # a class, or a function that says what it gives back; called with keywords, or with texts
-    # by their place where it takes any number of them
+    # A class, or a function that says what it gives back; called with keywords, or with texts by their place where it
+    # takes any number of them.
+    build: Callable[..., Any]
     short: str = ""  # the setting meant by NAME=value
     then: str = ""  # the setting that what is before a + goes to
     about: str = ""  # what it is, in a line

@@ -7,8 +7,6 @@ neither on the method nor on who else takes part. Storage is ragged; only the re
 is ever padded, and there each row says how many of its places are real.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """A client that is shown several models and takes the one that fits its own training examples best."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Learners that look and do not train: gradients, values, curvature at the client's data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

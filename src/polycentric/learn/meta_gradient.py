@@ -10,8 +10,6 @@ Hessian-vector product. No Hessian is ever formed.
 Reference: Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv.org/abs/1703.03400
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,23 +30,18 @@ from .train import Train
 class Maml(Learner):
     """Sends `start - g`, so that a center's SGD(lr) step is a step along the mean meta-gradient.
 
-    Arguments:
-        lr: beta, the rate of the inner steps.
-        steps: K, inner steps.
-        batch: examples of the client that are used; None: all.
-        held_out: the outer loss is on the second half of the batch, the inner steps on the first (MAML proper);
-            otherwise both are on the whole batch.
-        first_order: leave the Hessians out (FOMAML).
+    `held_out`: the outer loss is on the second half of the batch, the inner steps on the first (MAML proper); otherwise
+    both are on the whole batch.
     """
 
-    lr: float = 0.05
-    steps: int = 5
-    batch: int | None = None
+    lr: float = 0.05  # beta, the rate of the inner steps
+    steps: int = 5  # K, inner steps
+    batch: int | None = None  # examples of the client that are used; None: all
     held_out: bool = False
-    first_order: bool = False
+    first_order: bool = False  # leave the Hessians out (FOMAML)
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"lr must be >= 0, got {self.lr}")
+        require(self.lr >= 0, f"lr must be >= 0, got {self.lr}; try 0.05")
         require(self.steps >= 1, f"steps must be at least 1, got {self.steps}; lr=0 takes the gradient where it is")
         least = 2 if self.held_out else 1
         require(self.batch is None or self.batch >= least, f"batch must be at least {least} or None, got {self.batch}")

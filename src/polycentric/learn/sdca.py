@@ -12,8 +12,6 @@ Several classes are one problem each against the rest, with the same Sigma; for 
 other and the classifier is the usual one. The last number of x is 1: a bias, under the same penalty as the rest.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -43,7 +41,9 @@ class Sdca(Learner):
     shuffle: bool = True  # False: in their order, from the first; for looking
 
     def __post_init__(self) -> None:
-        require(0 < self.share < math.inf, f"share of the examples in a round must be positive, got {self.share}")
+        require(
+            0 < self.share < math.inf, f"share of the examples in a round must be positive, got {self.share}; try 0.5"
+        )
 
     def keeps_each(self, like: Tensor, largest: int, n_outputs: int) -> Stacks:
         """Dual variables of zero."""
@@ -60,9 +60,10 @@ class Sdca(Learner):
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """The duals, and which example every step takes, (block, steps); -1 where a client has done its share."""
         model = rows["model"]
-        check_linear(task, cohort)
+        check_linear(task)
         steps = self.work(cohort).steps
-        order = shuffles(cohort, int(steps.max())) if self.shuffle else in_order(cohort, int(steps.max()))
+        most = int(steps.max())
+        order = shuffles(cohort, most) if self.shuffle else torch.arange(most) % cohort.sizes[:, None]
         order = torch.where(torch.arange(order.shape[1]) < steps[:, None], order, -1)
         blank = model.new_zeros(len(cohort), 1)
         carry = {"alpha": rows["alpha"], "order": order.to(model.device), "model": model}
@@ -113,11 +114,6 @@ def shuffles(cohort: Cohort, steps: int) -> Tensor:
     return torch.stack(each)[which, torch.arange(len(cohort))[:, None], at]
 
 
-def in_order(cohort: Cohort, steps: int) -> Tensor:
-    """Examples of every client one after another, pass after pass, (block, steps)."""
-    return torch.arange(steps) % cohort.sizes[:, None]
-
-
 def joined(layout: Layout, row: Tensor) -> Tensor:
     """Weights and bias of a linear model as one matrix, (classes, inputs + 1)."""
     parts = list(layout.views(row).values())
@@ -130,7 +126,7 @@ def parted(layout: Layout, matrix: Tensor) -> Tensor:
     return torch.cat(parts[: len(layout.names)])
 
 
-def check_linear(task: Task, cohort: Cohort) -> None:
+def check_linear(task: Task) -> None:
     """Refuse a model that is not one linear layer, and targets that are not classes."""
     shapes = task.layouts["model"].shapes
     linear = len(task.layouts) == 1 and len(shapes) == 2 and len(shapes[0]) == 2 and shapes[1] == shapes[0][:1]

@@ -54,14 +54,16 @@ class Train(Learner):
     def __post_init__(self) -> None:
         require(0 <= self.lr < math.inf, f"lr must be >= 0, got {self.lr}; try 0.1")
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
-        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
+        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}; None: use epochs")
         require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
-        require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}")
+        require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}; try 0.9")
         require(self.optimizer in ("sgd", "adam"), f"optimizer must be sgd or adam, got {self.optimizer!r}")
         plain = self.optimizer == "sgd" or self.momentum == 0
         require(plain, "momentum goes with optimizer=sgd; adam has its own moments")
-        require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}")
-        require(0 <= self.weight_decay < math.inf, f"weight_decay must be >= 0, got {self.weight_decay}")
+        require(
+            0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}; 1 keeps lr, 0.99 lowers it by 1 % a round"
+        )
+        require(0 <= self.weight_decay < math.inf, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
 
     @property
     def trains_like(self) -> Train:

@@ -58,7 +58,7 @@ def dpa_sgd(
         beta: weight of the fresh covariance; None: 1 / (|N(k)| + 1). eps: floor of the spectra.
         mix_task: average the tasks as well.
     """
-    require(0 <= weight_decay < math.inf, f"weight_decay must be >= 0, got {weight_decay}")
+    require(0 <= weight_decay < math.inf, f"weight_decay must be >= 0, got {weight_decay}; try 1e-4")
     terms = (MultiTask(strength), Ridge(ridge, "task"), Ridge(weight_decay), *terms)
     train = Train(steps=steps, terms=terms, **training)
     steep = train.lr * strength if reg_terms == "all" else 0.0

@@ -4,12 +4,12 @@
                 w_i  <-  sum_j M_ij u_j          over its neighbours j and itself;  M_ij = 1 / (1 + max(d_i, d_j))
 
 M is symmetric and its rows sum to one, so the mean of all models is what it would be without mixing. An absent
-neighbour's weight goes to the client's own model: M stays doubly stochastic whoever is there.
+neighbour's weight goes to the client's own model: M stays doubly stochastic whichever clients are there.
 
 Symbols:     tau = `steps`; M = Metropolis weights of `graph`, d_i = neighbours of client i.
 Reduces to:  unweighted `fedavg` with tau steps on the complete graph; `nofed` on a graph without edges; `matcha` with
              a budget of 1 where its matrix is the same (a ring with alpha = 1/3).
-Beware:      models agree only in the limit; how fast, is zeta of the graph (`polycentric topology advise`).
+Beware:      models agree only in the limit, at a rate given by zeta of the graph (`polycentric topology advise`).
 Reference:   Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017,
              https://arxiv.org/abs/1705.09056; tau > 1: Wang and Joshi, Cooperative SGD, https://arxiv.org/abs/1808.07576
 """

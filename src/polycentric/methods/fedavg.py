@@ -1,4 +1,4 @@
-"""FedAvg: clients train for a while, the center averages what they have learned.
+"""FedAvg: clients train for a few epochs, the center averages their models.
 
     client k:   w_k  <-  E epochs of SGD on F_k, from w
     center:     w    <-  sum_k (n_k / n) w_k            over the clients of the cohort, n = sum n_k
@@ -6,7 +6,7 @@
 Symbols:     E = `epochs`, B = `batch`, C = `Uniform(share=C)`, n_k = examples of client k.
 Reduces to:  `fedsgd` with one full-batch step; plain SGD with one client; training on one machine where all
              clients have the same data and take full-batch steps.
-Beware:      with more than one step and unlike clients the fixed point is not the optimum of the mean loss.
+Beware:      with more than one step and non-IID clients the fixed point is not the optimum of the mean loss.
 Reference:   McMahan et al., Communication-efficient learning of deep networks from decentralized data,
              AISTATS 2017, https://arxiv.org/abs/1602.05629
 """

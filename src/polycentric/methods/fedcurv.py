@@ -1,11 +1,11 @@
-"""FedCurv: a client is held back where the others' losses are curved, so that it does not forget them.
+"""FedCurv: a penalty holds a client back where the others' losses are curved, so that it does not forget them.
 
     client s:   w_s  <-  SGD on  F_s(w) + lambda sum_{j != s} (w - w_j)^T diag(I_j) (w - w_j),  from w
                 I_s  <-  1/n_s sum_i (grad l_i(w_s))^2                  its Fisher diagonal, example by example
     center:     w    <-  mean of the w_s;   u <- sum_j I_j;   v <- sum_j I_j w_j
 
 The sum over the others is carried by u and v alone: client s subtracts its own I_s and I_s w_s, which it keeps.
-Sums run over the participants of the round before; who was not there has nothing to subtract.
+Sums run over the participants of the round before; a client that was absent has nothing to subtract.
 
 Symbols:     lambda = `strength`, I_j = `fisher`, I_j w_j = `pull`.
 Reduces to:  unweighted `fedavg` with strength = 0, in the first round, and with one client; with a constant Fisher

@@ -1,11 +1,11 @@
-"""FedDANE: clients correct their gradient to the mean gradient, which a first exchange brings together.
+"""FedDANE: a first exchange averages the clients' gradients, and the mean corrects their local gradients.
 
     ask:    g    <-  sum_{k in S} p_k grad F_k(w)                       full gradients, from a cohort S
     act:    w_k  <-  SGD on  F_k(x) + <g - grad F_k(w), x - w> + mu/2 |x - w|^2,  from w,  by a cohort S' of its own
             w    <-  sum_{k in S'} p_k w_k
 
 Symbols:     mu = `mu`, g = `gradient`, grad F_k(w) = `own_gradient`, p_k = share of the cohort's examples.
-Reduces to:  `fedsgd` with everybody there and one full-batch step, for every mu; `fedprox` with one client or
+Reduces to:  `fedsgd` with all clients and one full-batch step, for every mu; `fedprox` with one client or
              identical clients. A stationary point of the mean loss is a fixed point for any number of full-batch
              steps, which it is not for FedAvg or FedProx.
 Beware:      with few clients in a round g is noisy and the correction can diverge: the paper's own finding is that

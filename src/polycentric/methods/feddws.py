@@ -19,5 +19,5 @@ from ..parts.optimizer import SGD
 @recipe
 def feddws(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
     """FedDWS with step `eps`; `training` are the arguments of `Train`."""
-    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}; the error is multiplied by 1 - eps every round")
+    require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}: above 2 it diverges; try 0.6")
     return Method.of("feddws", Exchange((Train(**training),), Star(), select, aggregate, SGD(eps)))

@@ -55,7 +55,7 @@ def fedmes(
         privacy: `Gaussian(clip, noise)` hides what any one client sends, from all edges together.
     """
     for name, alpha in (("alpha_u", alpha_u), ("alpha_v", alpha_v)):
-        require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}: only the ratio of the two matters")
+        require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}; only alpha_v / alpha_u matters, try 1")
     cells = geometry(cells)
     require(models >= 1, f"models must be at least 1, got {models}")
     bridge = alpha_v / alpha_u

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are tied to what they received.
+"""FedProx: FedAvg with a proximal term that ties clients to the model they received; it limits client drift.
 
     client k:   w_k  <-  a few epochs of SGD on  F_k(w) + mu/2 |w - w^t|^2,  from w^t
     center:     w    <-  sum_k (n_k / n) w_k

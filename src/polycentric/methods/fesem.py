@@ -61,8 +61,14 @@ def fesem(
         select: who takes part in the rounds after the first.
         aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
-    require(warm_up is None or warm_up >= 1, f"warm_up must be at least 1 or None, got {warm_up}: all would be alike")
-    require(absent == "out" or center == Average(), "absent='last' replaces what a center does: use center=Average()")
+    require(
+        warm_up is None or warm_up >= 1,
+        f"warm_up must be at least 1 or None, got {warm_up}: all models would be the same; try 5",
+    )
+    require(
+        absent == "out" or center == Average(),
+        "absent='last' goes with center=Average() only: leave center out, or use absent='out'",
+    )
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
     seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)

@@ -1,14 +1,14 @@
-"""Hierarchical federated learning: clients at one edge each, and a cloud that averages the edges now and then.
+"""Hierarchical federated learning: clients at one edge each, and a cloud that averages the edges every few rounds.
 
     edge i:     w^(i)  <-  sum_k n_k w_k / N_i          over the clients at edge i, N_i = sum n_k
     cloud:      w^(i)  <-  sum_j N_j w^(j) / sum_j N_j  for every i, at the end of every T-th round, N_j since the last
 
 A client that several edges cover is given to one of them: every overlap is split evenly; on a map, to the nearest.
 
-Symbols:     T = `every`; 0 never asks the cloud.
+Symbols:     T = `every`; 0 is never.
 Reduces to:  `fedavg` with T = 1 (a mean of means by data is the mean), and with one edge; isolated cells with T = 0,
              which is `fedmes` without overlaps.
-Beware:      between two meetings the edges drift apart where their cells' data differ.
+Beware:      between two such rounds the edges drift apart where their cells' data differ.
 Reference:   Liu et al., Client-edge-cloud hierarchical federated learning, ICC 2020, https://arxiv.org/abs/1905.06641
 """
 

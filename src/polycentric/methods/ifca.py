@@ -4,14 +4,14 @@
     local:      w_i   <-  E epochs of SGD on F_i, from c_{r_i}
     center:     c_k   <-  mean of the w_i with r_i = k            a center that nobody chose keeps its model
 
-Known as HypCluster, too, in the paper that found it independently. A client is scored under the center that it would
+Also known as HypCluster, which was found independently. A client is scored with the center that it would
 choose by its training examples, never by those it is scored on.
 
 Symbols:     K = `k`, r_i = `assignment`, c_k = row k of the centers.
 Reduces to:  unweighted `fedavg` with k = 1; `fedavg` if also `weighted`. With `steps=1, batch=None, gradients=True` a
              center moves by lr/m times the sum of the gradients of those who chose it, m being all who take part.
-Beware:      K models come down to every client. From random beginnings a center may win everybody: `first="clustered"`
-             begins as FeSEM does.
+Beware:      K models come down to every client. From random initial models a center may win all clients:
+             `first="clustered"` begins as FeSEM does.
 Reference:   Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020,
              https://arxiv.org/abs/2006.04088; Mansour et al., Three approaches for personalization, 2020 (HypCluster)
 """

@@ -1,4 +1,4 @@
-"""MATCHA: no center; a graph's matchings are used by chance, the important ones more often.
+"""MATCHA: no center; every round uses some matchings of a graph, drawn at random, the important ones more often.
 
     plan:       p      <-  argmax lambda_2(sum_j p_j L_j)   with sum_j p_j <= C_b M,  0 <= p_j <= 1
                 alpha  <-  argmin | E[W^T W] - J |_2
@@ -52,6 +52,6 @@ def matcha(
         disconnected: "allow" takes a graph in several parts, each of which agrees within itself only.
         cut: parameters that stay at home.
     """
-    require(0 < budget <= 1, f"budget must be in (0, 1], got {budget}; for no communication at all use nofed")
+    require(0 < budget <= 1, f"budget must be in (0, 1], got {budget}; try 0.5, or use nofed for no communication")
     topology = Matchings(graph, budget, schedule, alpha, disconnected=disconnected)
     return Method.of("matcha", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)

@@ -1,4 +1,4 @@
-"""MOCHA: a linear model for every client, tied together by a learned covariance of tasks; convex, solved in the dual.
+"""MOCHA: a linear model for every client, related by a learned covariance of tasks; convex, solved in the dual.
 
     P(W)      =  sum_t 1/n_t sum_i max(0, 1 - y_ti x_ti^T w_t)  +  lambda/2 tr(W^T Sigma^-1 W),     tr Sigma = 1
     client t: alpha_t  <-  some coordinate steps on its own examples, from w_t = 1/lambda sum_t' Sigma_tt' b_t'
@@ -9,8 +9,8 @@ The center holds the b_t, so W follows from the duals at once whenever Sigma cha
 Symbols:     lambda = `strength`, t = a client, W has rows w_t, b_t = row t of the centers, Sigma = `covariance`.
 Reduces to:  an SVM for each client with ridge lambda m if relation = "none" (Sigma = I/m); one SVM for all, every
              client counting the same, if relation = "same"; plain dual coordinate ascent with one client.
-Beware:      models are linear (--model logistic), inputs should have like scales; a client without training examples
-             gets the zero model. The objective is convex for a fixed Sigma and jumps where Sigma is found anew.
+Beware:      models are linear (--model logistic), inputs should have similar scales; a client without training examples
+             gets the zero model. The objective is convex for a fixed Sigma and jumps when Sigma is updated.
 Reference:   Smith et al., Federated multi-task learning, NeurIPS 2017, https://arxiv.org/abs/1705.10467
 """
 

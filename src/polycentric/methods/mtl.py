@@ -44,7 +44,7 @@ def mtl(
         strength, ridge, weight_decay: lambda_1 to lambda_3. eps: floor of the covariance's spectrum.
         equal: count every client the same instead of by its examples.
     """
-    require(0 <= weight_decay < math.inf, f"weight_decay must be >= 0, got {weight_decay}")
+    require(0 <= weight_decay < math.inf, f"weight_decay must be >= 0, got {weight_decay}; try 1e-4")
     train = Train(terms=(MultiTask(strength), Ridge(ridge, "task"), Ridge(weight_decay), *terms), **training)
     steep = train.lr * strength
     exchange = Exchange(

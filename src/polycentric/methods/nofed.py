@@ -1,10 +1,10 @@
-"""NoFed: every client trains alone; nobody hears anybody.
+"""NoFed: every client trains alone, without any communication; the baseline.
 
     client k:   w_k  <-  E epochs of SGD on F_k, from its own w_k
 
 The baseline that a federation must beat at every client, not only on average.
 
-Reduces to:  plain SGD at each client. In the picture `start = down @ centers`, both matrices are the identity.
+Reduces to:  plain SGD at each client. In `start = down @ centers`, both matrices are the identity.
 """
 
 from typing import Any

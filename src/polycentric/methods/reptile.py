@@ -1,10 +1,10 @@
-"""Reptile: K steps at each client, all counted the same, and a step of the center towards their mean.
+"""Reptile: K steps at each client, all with the same weight, and a step of the center towards their mean.
 
     client i:   theta_i  <-  K steps of SGD on L_i, from theta
     center:     theta    <-  theta - update( theta - 1/T sum_i theta_i )
 
 Reptile(K) counts *steps* and clients; FedAvg(E) counts *epochs* and examples. The pseudo-gradient divided by the
-clients' rate is the sum of the gradients along the way: that of FedSGD and of FOMAML(1), ..., FOMAML(K-1).
+clients' learning rate is the sum of the gradients along the way: that of FedSGD and of FOMAML(1), ..., FOMAML(K-1).
 
 Symbols:     K = `steps`, beta = `lr`; `center` is the outer optimizer, SGD(1) unless said otherwise.
 Reduces to:  `fedavg` with steps = K and equal sizes, with center SGD(1); `feddist` with center SGD(eps).

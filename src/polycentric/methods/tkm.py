@@ -11,7 +11,7 @@ Reduces to:  unweighted `fedsgd` with k = 1, beta = 0, `warm_up=None` and one fu
              `fesem` whose clients stay where they are. One full-batch step of rate lr is the paper's gradient step:
              trim_beta { w - lr g_i } = w - lr trim_beta { g_i }.
 Beware:      a cluster with fewer than 1 / beta members is not trimmed at all, and with fewer than three cannot be.
-             More than floor(beta n) attackers in a cluster can move it. Data sizes do not count: nobody buys influence.
+             More than floor(beta n) attackers in a cluster can move it. Data sizes do not count.
 Reference:   Ghosh et al., Robust federated learning in a heterogeneous environment, 2019,
              https://arxiv.org/abs/1906.06629
 """

@@ -8,11 +8,8 @@ One example's shape says what the data are: images (channels, height, width), se
 features (features,), or a text (length,) of integer symbols, when the number of symbols is given.
 """
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -21,12 +18,12 @@ import torch
 from torch import nn
 
 from ..errors import UsageError, require, unknown
-from ..language.own_code import imported
+from ..language.own_code import imported, own_function
 from ..stacks import draw
 from .checks import check
 from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
 from .dense import mlp
-from .text import char_lstm
+from .text import CharLSTM
 
 Factory = Callable[..., object]  # a class or function that makes a module
 
@@ -36,7 +33,7 @@ class NamedModel:
     """How a named model is made, and from what shapes of examples it can be."""
 
     about: str  # one line for a listing
-    make: Callable[..., nn.Module]  # of (shape, n_outputs), and of the number of symbols if it reads text
+    make: Callable[..., nn.Module]  # of (shape, n_outputs); of (symbols, n_outputs) if it reads text
     reads: Literal["numbers", "images", "series", "text"] = "numbers"
     smallest: int = 1  # the shortest side of an image, or length of a series, of which its pools leave something
 
@@ -79,7 +76,7 @@ MODELS: dict[str, NamedModel] = {
     ),
     "vgg11": NamedModel("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
     "har-cnn": NamedModel("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
-    "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", char_lstm, "text"),
+    "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", CharLSTM, "text"),
 }
 
 
@@ -110,11 +107,12 @@ def build(
         good = len(shape) > 0 and min(shape) > 0
         require(good, f"shape is one example's, of positive numbers such as (1, 28, 28), not {shape}")
     require(n_outputs > 0, f"n_outputs is the number of classes, at least 1, not {n_outputs}")
-    called = name if isinstance(name, str) else _called(name)
+    called = name if isinstance(name, str) else str(getattr(name, "__qualname__", type(name).__name__))
+    host = torch.device("cpu")  # the same bits whatever device is torch's default or comes later
     # Importing may draw too, but only the first time: it must not be in front of the draws of the parameters.
-    with _seeded(seed):
-        source = imported(name, "model") if isinstance(name, str) and ":" in name else name
-    with _seeded(seed):
+    with host, draw.seeded(host, seed, "model"):
+        source = _imported(name) if isinstance(name, str) and ":" in name else name
+    with host, draw.seeded(host, seed, "model"):
         if isinstance(source, str) and not isinstance(shape, dict):
             module = _from_ours(source, shape, n_outputs, symbols)
         else:
@@ -144,7 +142,13 @@ def _from_ours(name: str, shape: tuple[int, ...], n_outputs: int, symbols: int) 
         remedy = f"models that take it: {', '.join(others)}" if others else "no named model takes it"
         of = f" of {symbols} symbols" if symbols else ""
         raise UsageError(f"model '{name}' takes {recipe.wants}, not shape {shape}{of}; {remedy}")
-    return recipe.make(shape, n_outputs, symbols) if recipe.reads == "text" else recipe.make(shape, n_outputs)
+    return recipe.make(symbols if recipe.reads == "text" else shape, n_outputs)
+
+
+def _imported(name: str) -> object:
+    """What 'module:attribute' names; what is called must be a class or function that is written there."""
+    found: object = imported(name, "model")
+    return own_function(name, "model") if callable(found) and not isinstance(found, nn.Module | partial) else found
 
 
 def _from_yours(source: object, called: str, shape: object, n_outputs: int) -> nn.Module:
@@ -182,19 +186,6 @@ def _accepts_two(source: Callable[..., object]) -> bool:
     return True
 
 
-def _called(source: object) -> str:
-    return str(getattr(source, "__qualname__", type(source).__name__))
-
-
 def _said(error: BaseException) -> str:
     """An error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Parameters are drawn on the host: the same bits whatever device is torch's default or comes later."""
-    # torch.manual_seed would reseed the generators of all devices, which fork_rng does not give back.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(draw.seed_of(seed, "model"))
-        yield

@@ -6,8 +6,6 @@ Everything a model learns must be a parameter of known shape. BatchNorm also lea
 which it changes in place while it reads; it is refused, with the GroupNorm to write instead.
 """
 
-from __future__ import annotations
-
 import math
 
 from torch import nn

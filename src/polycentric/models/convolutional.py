@@ -13,8 +13,6 @@ Think locally, act globally, 2020 (lg-lenet). Caldas et al., LEAF, 2018 (celeba-
 Zisserman, Very deep convolutional networks, ICLR 2015 (vgg11). Wu and He, Group normalization, ECCV 2018.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import nn

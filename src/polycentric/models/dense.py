@@ -8,8 +8,6 @@ Reference: McMahan et al., Communication-efficient learning of deep networks fro
 AISTATS 2017 (2nn). Liang et al., Think locally, act globally, 2020 (lg-mlp).
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 

@@ -8,8 +8,6 @@ cannot be run for a stack of models at once. The numbers are the same.
 Reference: Caldas et al., LEAF: a benchmark for federated settings, 2018 (Shakespeare).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -65,8 +63,3 @@ class CharLSTM(nn.Module):
         states = self.lstm2(self.lstm1(self.embedding(symbols.long())))
         scores: Tensor = self.head(states[:, -1])
         return scores
-
-
-def char_lstm(shape: tuple[int, ...], n_outputs: int, symbols: int) -> CharLSTM:
-    """The net for texts of any length over an alphabet of so many symbols."""
-    return CharLSTM(symbols, n_outputs)

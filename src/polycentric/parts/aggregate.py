@@ -60,7 +60,7 @@ class Aggregate(Protocol):
 
 @dataclass(frozen=True)
 class Mean:
-    """`up @ local`, with what `up` says about missing weight. Streams over blocks."""
+    """The weighted mean, `up @ local`; the `rest` of `up` says what becomes of missing weight. Streams over blocks."""
 
     whole = False
     linear = True
@@ -213,7 +213,7 @@ class GeometricMedian(Robust):
     smooth: float = 1e-6
 
     def __post_init__(self) -> None:
-        within(self, iterations=">= 1")
+        within(self, iterations=">= 1; try 200")
         require(0 < self.smooth < 1, f"GeometricMedian.smooth must be in (0, 1), got {self.smooth}; try 1e-6")
 
     def of(self, rows: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class NotANumber(Attack):
-    """Send NaN. Such answers are dropped and counted: no weight can mend them."""
+    """Send NaN. Such updates are dropped and counted."""
 
     def lie(self, name: str, rows: Tensor, start: Tensor, block: Cohort) -> Tensor:
         """NaN."""

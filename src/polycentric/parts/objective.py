@@ -35,7 +35,7 @@ class Term(ABC):  # noqa: B024 - both verbs have a meaning when left out
 
 @dataclass(frozen=True)
 class Prox(Term):
-    """mu/2 |w - start|^2: a client is tied to what it received (FedProx).
+    """mu/2 |w - start|^2: a proximal term, which ties a client to the model it received (FedProx).
 
     The explicit step oscillates where lr * mu > 1 and diverges where lr * mu > 2. The implicit one,
 
@@ -48,7 +48,7 @@ class Prox(Term):
     implicit: bool = False
 
     def __post_init__(self) -> None:
-        within(self, mu=">= 0")
+        within(self, mu=">= 0; try 0.1")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """mu/2 |w - start|^2, unless the step is implicit."""
@@ -92,7 +92,7 @@ class Ridge(Term):
     name: str = "model"
 
     def __post_init__(self) -> None:
-        within(self, strength=">= 0")
+        within(self, strength=">= 0; try 0.0001")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """Nothing where the strength is zero."""
@@ -112,7 +112,7 @@ class MultiTask(Term):
     strength: float
 
     def __post_init__(self) -> None:
-        within(self, strength=">= 0")
+        within(self, strength=">= 0; try 0.001")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """Quadratic in the own task, linear in the others'."""
@@ -141,7 +141,7 @@ class Curvature(Term):
     implicit: bool = False
 
     def __post_init__(self) -> None:
-        within(self, strength=">= 0")
+        within(self, strength=">= 0; try 0.1")
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """Quadratic in the model, with a diagonal curvature; nothing if the step is implicit."""

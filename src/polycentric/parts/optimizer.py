@@ -41,7 +41,7 @@ class Center(Protocol):
 
 @dataclass(frozen=True)
 class Average:
-    """A center takes what it heard."""
+    """A center takes what it heard: plain averaging, no server optimizer."""
 
     def step(self, centers: Stacks, heard: Mapping[str, Heard]) -> Stacks:
         """(A center that heard nobody was handed its own model.)"""
@@ -78,7 +78,7 @@ class SGD(Rule):
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        within(self, lr=">= 0")
+        within(self, lr=">= 0; try 1")
 
     def moments(self, like: Tensor) -> Stacks:
         """None."""
@@ -97,7 +97,7 @@ class Momentum(Rule):
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        within(self, lr=">= 0", beta="[0, 1)")
+        within(self, lr=">= 0; try 1", beta="[0, 1); try 0.9")
 
     def moments(self, like: Tensor) -> Stacks:
         """A velocity of zero."""
@@ -122,7 +122,7 @@ class Adam(Rule):
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        within(self, lr=">= 0", beta1="[0, 1)", beta2="[0, 1)", eps="> 0")
+        within(self, lr=">= 0; try 0.001", beta1="[0, 1); try 0.9", beta2="[0, 1); try 0.999", eps="> 0; try 1e-5")
 
     def moments(self, like: Tensor) -> Stacks:
         """Zero, and a count of steps for every model."""

@@ -7,6 +7,7 @@ refused when it is built.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,10 +25,7 @@ Ups = Callable[[Cohort, str], Mixing]
 class Privacy:
     """The two sides of a mechanism; by default neither does anything, and nothing is promised."""
 
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """Names it protects; None: nothing is promised."""
-        return None
+    covers: ClassVar[tuple[str, ...] | None] = None  # names it protects; None: nothing is promised
 
     @property
     def rho(self) -> float:
@@ -52,7 +50,7 @@ class NoPrivacy(Privacy):
 
 @dataclass(frozen=True)
 class Gaussian(Privacy):
-    """Client-level differential privacy by centers that can be trusted: clipped updates, and noise on every mean.
+    """Client-level differential privacy with trusted centers: updates are clipped, and every mean gets noise.
 
         client k:   D_k    <-  (w_k - start) min(1, C / |w_k - start|)
         center i:   w^(i)  <-  sum_k a_ik (start + D_k)  +  N(0, (z C s_i)^2 I),     s_i = max_k a_ik sqrt(c_k)
@@ -78,16 +76,15 @@ class Gaussian(Privacy):
 
     clip: float
     noise: float
+    covers = ("model",)  # nothing else has a start to measure from
 
     def __post_init__(self) -> None:
-        within(self, clip="> 0", noise="[0, inf)")
+        within(self, clip="> 0; try 1", noise="[0, inf); try 1")
         finite = not self.noise or self.clip < math.inf
-        require(finite, "noise without a bound on what it hides promises nothing: give Gaussian a finite clip")
-
-    @property
-    def covers(self) -> tuple[str, ...] | None:
-        """The model; nothing else has a start to measure from."""
-        return ("model",)
+        require(
+            finite,
+            "Gaussian with noise needs a finite clip, got clip=inf, which guarantees no privacy; try clip=1",
+        )
 
     @property
     def rho(self) -> float:
@@ -146,7 +143,7 @@ def epsilon(rho: float, delta: float) -> float:
     >>> round(epsilon(0.5, 1e-5), 3)
     5.299
     """
-    require(0 < delta < 1, f"delta must be in (0, 1), got {delta}")
+    require(0 < delta < 1, f"delta must be in (0, 1), got {delta}; try 1e-5")
     return rho + 2 * math.sqrt(rho * math.log(1 / delta)) if rho < math.inf else math.inf
 
 

@@ -25,15 +25,8 @@ FEW = 20  # of very many, one in so many or fewer: a permutation of more takes l
 class Select(ABC):
     """Picks the cohort of an exchange."""
 
-    @property
-    def learn(self) -> tuple[Learner, ...]:
-        """What clients must find out for it before they train."""
-        return ()
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """Names of what they tell it."""
-        return ()
+    learn: tuple[Learner, ...] = ()  # what clients must find out for it before they train
+    tells: tuple[str, ...] = ()  # names of what they tell it
 
     @abstractmethod
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
@@ -89,7 +82,7 @@ class Uniform(Select):
     def __post_init__(self) -> None:
         one = (self.n is None) != (self.share is None)
         require(one, "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)")
-        within(self, n=">= 1", share="(0, 1]")
+        within(self, n=">= 1; try 10", share="(0, 1]; try 0.1")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The clients with the smallest draws, in order of their numbers; of very many, some by a permutation."""
@@ -102,12 +95,12 @@ class Uniform(Select):
 
 @dataclass(frozen=True)
 class Poisson(Select):
-    """Every client takes part with probability `rate`, by itself; the cohort may be empty."""
+    """Every client takes part with probability `rate`, independently; the cohort may be empty."""
 
     rate: float
 
     def __post_init__(self) -> None:
-        within(self, rate="(0, 1]")
+        within(self, rate="(0, 1]; try 0.1")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """A coin for every client."""
@@ -116,7 +109,7 @@ class Poisson(Select):
 
 @dataclass(frozen=True)
 class Churn(Select):
-    """Clients go away for several rounds and come back, each by itself.
+    """Clients go away for several rounds and come back, each independently.
 
         there -> away  with probability  away / (1 - away) / rounds,        away -> there  with  1 / rounds
 
@@ -130,12 +123,12 @@ class Churn(Select):
     rounds: float = 5.0
 
     def __post_init__(self) -> None:
-        within(self, away="[0, 1)")
+        within(self, away="[0, 1); try 0.2")
         least = 1 / (1 - self.away)
         require(
             least <= self.rounds * (1 + 1e-9) and self.rounds < math.inf,
-            f"Churn.rounds must be at least 1 / (1 - away) = {least:.4g}, where clients come and go by chance, "
-            f"got {self.rounds}",
+            f"Churn.rounds must be at least 1 / (1 - away) = {least:.4g}, got {self.rounds}; "
+            f"try {max(5, math.ceil(least))}",
         )
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
@@ -185,19 +178,17 @@ class Active(Select):
     sharpness: float = 0.01
     explore: float = 0.1
     weigh: bool = False
+    learn = (Value(),)  # at the model received
+    tells = ("value",)
 
     def __post_init__(self) -> None:
-        within(self, n=">= 1", ignore="[0, 1)", sharpness="[0, inf)", explore="[0, 1]")
-
-    @property
-    def learn(self) -> tuple[Learner, ...]:
-        """The value, at the model received."""
-        return (Value(),)
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """The value."""
-        return ("value",)
+        within(
+            self,
+            n=">= 1; try 10",
+            ignore="[0, 1); try 0.75",
+            sharpness="[0, inf); try 0.01",
+            explore="[0, 1]; try 0.1",
+        )
 
     def remembers(self, n_clients: int) -> Stacks:
         """The last value of every client, and the round it is from (-1: none yet)."""
@@ -284,7 +275,7 @@ class Stragglers(Around):
     least: float = 0.0  # of the work, that even the slowest does (MOCHA: 0.1)
 
     def __post_init__(self) -> None:
-        within(self, share="[0, 1]", least="[0, 1]")
+        within(self, share="[0, 1]; try 0.5", least="[0, 1]; try 0")
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The inner cohort, slowed down."""

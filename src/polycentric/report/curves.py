@@ -31,11 +31,8 @@ AXES = {
     "bytes_up": "bytes moved up",
     "bytes_down": "bytes moved down",
 }
-KEYS = {
-    "rounds": ("round",),
-    "seconds": ("simulated_seconds",),
-    "bytes": ("bytes_up", "bytes_down"),
-}  # others: their own
+# What is added up along an axis; others are their own.
+KEYS = {"rounds": ("round",), "seconds": ("simulated_seconds",), "bytes": ("bytes_up", "bytes_down")}
 WIDE = 46  # letters of a label on one line
 # Settings that do not make another method.
 ASIDE = {"seed", "device", "executor", "block", "workers", "checkpoint_every"}
@@ -59,7 +56,7 @@ def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds"
     if not isinstance(over, str):
         return np.array(over(folder, [row["round"] for row in there]), dtype=float), np.array(y, dtype=float)
     old = over == "seconds" and any("simulated_seconds" not in row for row in there)
-    require(not old, f"{folder} does not tell simulated seconds: it was run before there was a clock; run it again")
+    require(not old, f"{folder} has no simulated seconds: it was run by a version without a clock; run it again")
     x = [float(sum(row[key] for key in KEYS.get(over, (over,)))) for row in there]
     return np.array(x), np.array(y, dtype=float)
 
@@ -92,7 +89,9 @@ def draw(
     for number, (label, folders) in enumerate(groups.items()):
         curves = [(x, y) for x, y in (curve(folder, metric, over) for folder in folders) if len(x)]
         if folders and not curves:
-            raise UsageError(f"{folders[0]} has no evaluation with {metric} yet")
+            raise UsageError(
+                f"{folders[0]} has no evaluation with {metric} yet; choose another --metric, or resume the run"
+            )
         if curves and isinstance(over, str) and over != "rounds" and all(x[0] == x[-1] for x, _ in curves):
             level = float(np.mean([y[-1] for _, y in curves]))
             axis.axhline(level, color=colour(number), linestyle=":", label=label)

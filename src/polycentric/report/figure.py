@@ -34,8 +34,6 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "polycentric",  # the same figure, the same bytes
 }
-
-
 SIZES = {1: (4.8, 3.4), 2: (4.4, 3.3), 3: (3.8, 3.0)}  # of a panel in inches, by the panels beside each other
 
 
@@ -118,10 +116,12 @@ class Drawn:
 
     by: Callable[[Axes], object]
     there: bool = True
+    dress: Mapping[str, Any] = field(default_factory=dict)  # as `Axes.set` takes it
 
     def draw(self, axis: Axes) -> None:
         """Draw it."""
         self.by(axis)
+        axis.set(**self.dress)
 
 
 @dataclass(frozen=True)

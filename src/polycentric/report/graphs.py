@@ -1,7 +1,5 @@
 """A graph with how often its edges are used, how fast neighbours agree for every budget, and what a run did of both."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

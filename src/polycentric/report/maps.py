@@ -1,7 +1,5 @@
 """Maps: which edges cover which clients, drawn; and where clients go."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,18 +30,14 @@ def draw_map(
     with panels(path, 1, len(rounds), size=(4.6, 4.4)) as axes:
         for axis, round in zip(axes[0], rounds, strict=True):
             _panel(axis, geometry, n_clients, seed, round)
+            cells = covered(geometry, n_clients, seed, round)
             before = f"round {round}: " if geometry.moves else f"{title}: " if title else ""
-            axis.set_title(fill(before + _words(geometry, n_clients, seed, round), WIDE))
+            some = f" ({MOST_DOTS:,} drawn)" if n_clients > MOST_DOTS else ""
+            overlaps = f"{int((cells.covers > 1).sum()):,} in overlaps"
+            axis.set_title(fill(f"{before}{cells.n_edges} edges, {n_clients:,} clients{some}, {overlaps}", WIDE))
             if geometry.moves and round:
                 _trails(axis, geometry, n_clients, seed, round)
     return path
-
-
-def _words(geometry: Geometry, n_clients: int, seed: int, round: int) -> str:
-    cells = covered(geometry, n_clients, seed, round)
-    bridges = int((cells.covers > 1).sum())
-    some = f" ({MOST_DOTS:,} drawn)" if n_clients > MOST_DOTS else ""
-    return f"{cells.n_edges} edges, {n_clients:,} clients{some}, {bridges:,} in overlaps"
 
 
 def _panel(axis: Any, geometry: Geometry, n_clients: int, seed: int, round: int) -> None:

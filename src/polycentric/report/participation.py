@@ -1,16 +1,13 @@
 """Seeing who takes part: how often every client of a run was heard, and how unequal that is."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import UsageError
-from ..runs.metrics import Integers, gini
+from ..runs.metrics import Integers, Reals, gini
 from .figure import colour, panels
 
 
@@ -24,7 +21,9 @@ def took_part(run: Path) -> Integers:
     try:
         return np.array([int(row["took_part"]) for row in rows if row["took_part"]], dtype=np.int64)
     except (KeyError, ValueError) as error:
-        raise UsageError(f"{path} does not say who took part: the run is older than that; run it again") from error
+        raise UsageError(
+            f"{path} does not say who took part: it was written by an earlier version; run it again"
+        ) from error
 
 
 def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict[str, float]:
@@ -56,9 +55,7 @@ def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict
 SHARES = np.linspace(0, 100, 101)
 
 
-def _lorenz(counts: Integers) -> npt.NDArray[np.float64]:
+def _lorenz(counts: Integers) -> Reals:
     total = np.concatenate([[0.0], np.sort(counts).cumsum()])
-    share: npt.NDArray[np.float64] = np.interp(
-        SHARES, np.linspace(0, 100, len(total)), 100 * total / max(1.0, total[-1])
-    )
+    share: Reals = np.interp(SHARES, np.linspace(0, 100, len(total)), 100 * total / max(1.0, total[-1]))
     return share

@@ -180,6 +180,6 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            f"cannot write {path}: {reason}; what was written before is whole, so make room and go on with "
+            f"cannot write {path}: {reason}; earlier checkpoints are intact, so free some space and continue with "
             "`polycentric resume`"
         ) from error

@@ -41,7 +41,7 @@ def choose_k(
     model: Any = None,
     **settings: Any,
 ) -> tuple[int, list[Trial]]:
-    """The best number of centers, and what every number came to.
+    """The best number of centers K, and the result of every candidate.
 
     Arguments:
         federation: with a validation split (`valid=0.2` when it is loaded) for by="valid".

@@ -34,12 +34,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import UsageError
+from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
 from .checkpoint import Checkpoint, load_checkpoint, load_state, replace_file, save_checkpoint, save_state, writing
 from .settings import Settings
 
 KEEP = 3  # checkpoints kept
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+
+
+def file_name(words: str) -> str:
+    """Words as a name that every file system takes.
+
+    >>> file_name("mine:ditto(mu=0.1)-digits")
+    'mine-ditto(mu=0.1)-digits'
+    """
+    return re.sub(r"[^\w.,()=+-]+", "-", words)
 
 
 class Folder:
@@ -53,7 +63,7 @@ class Folder:
         """A folder of our own; one that holds anything is refused."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(
-                f"{path} is there already and is not overwritten: choose another --out, or continue it with "
+                f"{path} exists already and is not overwritten: choose another --out, or continue the run with "
                 f"`polycentric resume {path}`"
             )
         with writing(path):
@@ -63,6 +73,7 @@ class Folder:
     @staticmethod
     def fresh(parent: Path, name: str) -> Folder:
         """A folder `name`, or `name-2`, `name-3`, ...: whichever is free."""
+        name = file_name(name)
         with writing(parent):
             parent.mkdir(parents=True, exist_ok=True)
             for attempt in range(1, 10_000):
@@ -70,7 +81,7 @@ class Folder:
                 with contextlib.suppress(FileExistsError):
                     path.mkdir()
                     return Folder.new(path)
-        raise UsageError(f"no free name for {name} in {parent}")
+        raise UsageError(f"there is no free name for {name} in {parent}: choose --out")
 
     @staticmethod
     def open(path: Path) -> Folder:
@@ -83,11 +94,14 @@ class Folder:
 
     def write_config(self, settings: Settings, given: Sequence[str]) -> None:
         """The settings, and the names of what was given as objects of Python that no words say."""
-        self.write_json("config.json", settings.model_dump() | ({"given": list(given)} if given else {}))
+        values = settings.model_dump()
+        remember(self.path, own_names(values))  # a run that is begun here may go on here
+        self.write_json("config.json", values | ({"given": list(given)} if given else {}))
 
-    def read_config(self) -> tuple[Settings, tuple[str, ...]]:
-        """The settings, checked, and what must be handed over beside them."""
+    def read_config(self, trust: bool = False) -> tuple[Settings, tuple[str, ...]]:
+        """The settings, checked, and what must be handed over beside them; code that they name needs consent."""
         values, where = self.read_json("config.json"), str(self.path / "config.json")
+        ask_consent(values, self.path, trust)
         given = values.pop("given", [])
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
             raise UsageError(f"given in {where} must be a list of names, got {given!r}")

@@ -22,7 +22,8 @@ import torch
 from ..data import Federation, parse
 from ..errors import Diverged
 from ..language import files_of
-from .folder import Folder
+from ..language.own_code import digest_of, own_names
+from .folder import Folder, file_name
 from .recipes import parameters
 from .settings import Settings
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
@@ -42,12 +43,13 @@ def _files(settings: Settings) -> dict[str, str]:
         parts: list[object] = [built_method(settings)]
         if settings.partition is not None:
             parts.append(parse(settings.partition, settings.clients))
-    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sorted(files_of(parts))}
+    files = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sorted(files_of(parts))}
+    return files | {name: digest_of(name) for name in sorted(own_names(settings.model_dump()))}
 
 
 def run_dir(settings: Settings, parent: Path) -> Path:
     """Where a cell's run is, or will be."""
-    return parent / f"{settings.method}-{digest(settings)}"
+    return parent / file_name(f"{settings.method}-{digest(settings)}")
 
 
 def finished(settings: Settings, parent: Path) -> dict[str, Any] | None:
@@ -125,7 +127,9 @@ def _beside_each_other(
                 raise
         left, jobs = sorted(short), max(1, jobs // 2)
         if left:
-            warnings.warn(f"memory was too short for {len(left)} runs: they go on, {jobs} at a time", stacklevel=2)
+            warnings.warn(
+                f"not enough memory for {len(left)} runs at once: they continue, {jobs} at a time", stacklevel=2
+            )
     return out
 
 

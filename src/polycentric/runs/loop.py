@@ -43,7 +43,7 @@ from .stopping import Target, rules
 
 
 class Callback:
-    """Somebody who wants to know how a run goes. Every hook may be left out; all are given the run itself."""
+    """Listens to a run: files, progress bars, trackers. Every hook may be left out; all are given the run itself."""
 
     def on_start(self, run: Run) -> None:
         """Before the first round of this process: of a new run, or of one that is resumed."""
@@ -63,7 +63,7 @@ class Callback:
 
 @dataclass(eq=False)
 class Run:
-    """A run that has ended, or can go on."""
+    """A run: finished, or one that can continue."""
 
     settings: Settings
     method: Method
@@ -278,12 +278,12 @@ def check_finite(trips: Sequence[Trip], late: Sequence[int], before: State, afte
         lost = asked - len(trip.arrived)
         if 2 * lost > asked:
             raise Diverged(
-                f"round {before.round}: {lost} of {asked} clients sent numbers that are not finite; "
+                f"round {before.round}: {lost} of {asked} clients sent NaN or infinity; "
                 "the training diverges: try a smaller learning rate, such as --set lr=0.01"
             )
     if not bool(after.centers["model"].sum(dtype=torch.float64).isfinite()):
         raise Diverged(
-            f"round {before.round}: a center has moved to numbers that are not finite; try a smaller learning rate "
+            f"round {before.round}: the model of a center became NaN or infinite; try a smaller learning rate "
             "of the center, or of the clients, such as --set lr=0.01"
         )
 

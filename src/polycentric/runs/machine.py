@@ -100,7 +100,7 @@ def use_precision(name: str, device: torch.device, dtype: str) -> None:
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     require(
         name != "bf16" or device.type != "cpu" or has is None or bool(has()),
-        "this processor does not compute in bfloat16, and torch would be slower at pretending: use --precision float32",
+        "this CPU does not compute in bfloat16, and emulating it would be slower: use --precision float32",
     )
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")

@@ -33,7 +33,7 @@ from .metrics import Scores
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A run between two rounds, as observers see it."""
+    """A run between two rounds, which is what an observer (a metric of your own) is given."""
 
     method: Method
     clients: Simulation

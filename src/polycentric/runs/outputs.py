@@ -52,7 +52,9 @@ class Recorder(Callback):
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
         """A checkpoint, when it is time."""
         if lost := run.tally.dropped - self.dropped:
-            self.folder.log(f"round {run.state.round - 1}: {lost} answers were not finite and were left out")
+            self.folder.log(
+                f"round {run.state.round - 1}: {lost} client updates were NaN or infinite and were left out"
+            )
             self.dropped = run.tally.dropped
         every = run.settings.checkpoint_every
         if run.state.round % every == 0 if every else time.monotonic() - self.saved > CHECKPOINT_SECONDS:
@@ -204,17 +206,19 @@ def check_the_same(made: Run, folder: Folder) -> None:
     was = folder.read_json("environment.json")
     if was.get("fingerprint") != made.federation.fingerprint:
         raise UsageError(
-            f"the data are not those the run began with (fingerprint {made.federation.fingerprint}, then "
-            f"{was.get('fingerprint')}): restore them, or begin a new run"
+            f"the data are not those the run was started with (fingerprint {made.federation.fingerprint}, then "
+            f"{was.get('fingerprint')}): restore them, or start a new run"
         )
     same = {"parameters": made.clients.task.width, "method": repr(made.method)}
     same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
     for what, now in same.items():
         if was.get(what, now) != now:
-            again = "restore its config.json and the files it names, or begin a new run"
-            raise UsageError(f"not the {what} that the run began with: {again}")
+            again = "restore its config.json and the files it names, or start a new run"
+            raise UsageError(f"not the {what} that the run was started with: {again}")
     if was.get("identity", identity(made)) != identity(made):
         config = folder.path / "config.json"
-        raise UsageError(f"{config} was changed since the run began: restore it, or begin a new run")
+        raise UsageError(f"{config} was changed since the run was started: restore it, or start a new run")
     if was.get("executor", made.clients.executor) != made.clients.executor:
-        folder.log(f"goes on {made.clients.executor}, and began {was['executor']}: the same only to rounding")
+        folder.log(
+            f"resumed with executor {made.clients.executor}, started with {was['executor']}: equal only to rounding"
+        )

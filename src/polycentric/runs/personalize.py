@@ -36,7 +36,7 @@ def personalize(run: Run, steps: Sequence[int] = (0, 1, 2, 5, 10, 20, 50), train
         steps: how many steps each point takes; 0 is the model as it is.
         train: how clients train; None: as in the method.
     """
-    require(all(s >= 0 for s in steps), f"steps must not be negative, got {min(steps, default=0)}")
+    require(all(s >= 0 for s in steps), f"steps must be >= 0, got {min(steps, default=0)}")
     how = train or trainer_of(run.method)
     if how is None:
         raise UsageError(f"method {run.method.name} does not say how its clients train: pass train=Train(lr=0.1)")

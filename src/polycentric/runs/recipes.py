@@ -7,27 +7,47 @@ the selection. Parts are written as the language has them.
 import dataclasses
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import UsageError, unknown
-from ..language import NoWords, spell, value_of
+from ..errors import UsageError, require, unknown
+from ..language import NoWords, kinds, spell, value_of
+from ..language.own_code import is_own, own_function
 from ..learn import Train
 from ..method import Method, Recipe
 from ..methods import METHODS
 
 
-def parameters(method: str) -> dict[str, inspect.Parameter]:
-    """Every setting a method has, its own and those of its clients' training."""
+def recipe_of(method: str) -> Callable[..., Method]:
+    """What makes a method: one of ours by name, or a function of yours as `module:attribute`."""
+    if is_own(method):
+        found: Callable[..., Method] = own_function(method, "method")
+        return found
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    recipe = METHODS[method]
-    found = dict(inspect.signature(recipe, eval_str=True).parameters)
+    return METHODS[method]
+
+
+def parameters(method: str) -> dict[str, inspect.Parameter]:
+    """Every setting a method has, its own and those of its clients' training."""
+    recipe = recipe_of(method)
+    found = {name: _typed(p) for name, p in inspect.signature(recipe, eval_str=True).parameters.items()}
     if any(p.kind is p.VAR_KEYWORD for p in found.values()):
         found = {name: p for name, p in found.items() if p.kind is not p.VAR_KEYWORD}
         own = inspect.signature(Train, eval_str=True).parameters
         found |= {name: p for name, p in own.items() if name not in found and name != "trains"}
     return found
+
+
+def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A setting whose type nobody wrote down has that of its default: a number, a text, a kind of part."""
+    default = parameter.default
+    if parameter.annotation is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD:
+        return parameter
+    if default is parameter.empty or default is None:
+        return parameter.replace(annotation=int | float | str | None)
+    of_part = (kind for kind, parts in kinds().items() if any(part.builds is type(default) for part in parts.values()))
+    return parameter.replace(annotation=next(of_part, type(default)))
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
@@ -47,7 +67,9 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
             raise UsageError(
                 f"{key} of {name} has no settings of its own, so '{key}.{next(iter(fields))}' cannot be set"
             )
-    return METHODS[name](**values)
+    made = recipe_of(name)(**values)
+    require(isinstance(made, Method), f"method '{name}' gives a {type(made).__name__}; return a polycentric.Method")
+    return made if not is_own(name) else dataclasses.replace(made, recipe=Recipe(name, values))
 
 
 def _sorted_out(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -89,7 +111,7 @@ def words_of(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
     >>> words_of(fedavg(lr=0.5, select=Uniform(10)).recipe)
     ({'lr': 0.5, 'select': 'uniform(n=10)'}, [])
     """
-    known = parameters(recipe.name) if recipe.name in METHODS else {}
+    known = parameters(recipe.name) if recipe.name in METHODS or is_own(recipe.name) else {}
     words: dict[str, Any] = {}
     silent = []
     for name, value in recipe.arguments.items():

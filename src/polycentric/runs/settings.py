@@ -32,7 +32,7 @@ def option(default: Any, help: str, *, matters: bool = True, bound: bool = True,
 
 
 class Settings(BaseModel):
-    """Everything a run is made from; what `config.json` in its folder holds."""
+    """All settings of a run; `config.json` in its folder holds them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -40,13 +40,16 @@ class Settings(BaseModel):
     data: str = option("digits", "A data set by name or path; `polycentric data list` shows them.", bound=False)
     partition: str | None = option(
         None,
-        "How examples are dealt: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, rotations=4, cells=c, "
-        "skewed=10; then +rotations=2 or +sample=10000.",
+        "How examples are partitioned among clients: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, "
+        "rotations=4, cells=c, skewed=10; then +rotations=2 or +sample=10000.",
         bound=False,
     )
     clients: int | None = option(None, "How many clients.", ge=1, le=LARGEST, bound=False)
     valid: float = option(
-        0.0, "Share of every client's training examples held out for validation.", ge=0, lt=1, bound=False
+        0.0, "Validation split: share of every client's training examples held out for it.", ge=0, lt=1, bound=False
+    )
+    data_seed: int | None = option(
+        None, "Seed of the partition of the data. [default: the seed]", ge=0, lt=1 << 63, bound=False
     )
     standardise: Literal["no", "train"] = option(
         "no", "train: every feature gets mean 0 and deviation 1 over all training examples.", bound=False
@@ -54,12 +57,11 @@ class Settings(BaseModel):
     augment: str | None = option(
         None, "Images change at random in training: flip, crop(4), flip+crop(4); never when they are scored."
     )
-    data_seed: int | None = option(None, "Of how data are dealt. [default: the seed]", ge=0, lt=1 << 63, bound=False)
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
     )
     rounds: int = option(50, "How many rounds.", ge=0, le=LARGEST, bound=False)
-    seed: int = option(0, "Of everything random.", ge=0, lt=1 << 63)
+    seed: int = option(0, "Seed of everything random.", ge=0, lt=1 << 63)
     set: dict[str, Any] = option(
         {}, "A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.", bound=False
     )
@@ -71,7 +73,7 @@ class Settings(BaseModel):
     )
     patience: int | None = option(
         None,
-        "Stop after so many evaluations without a better validation score, and keep the best model.",
+        "Early stopping: end after this many evaluations without a better validation score, and keep the best model.",
         ge=1,
         bound=False,
     )
@@ -85,42 +87,44 @@ class Settings(BaseModel):
         None, "Metrics of your own, as module:attribute; several with commas.", matters=True, bound=False
     )
     target: float | None = option(
-        None, "Stop once the test accuracy over all examples is there.", gt=0, le=1, bound=False
+        None, "Stop once the test accuracy over all examples reaches this value.", gt=0, le=1, bound=False
     )
     fine_tune: int = option(
         1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, bound=False
     )
-    dissimilarity: bool = option(False, "Also measure how unlike the clients' gradients are.", bound=False)
+    dissimilarity: bool = option(False, "Also measure how much the clients' gradients differ.", bound=False)
     optimistic: bool = option(
-        False, "Also score centers chosen by the test labels: a bias to show, not a result.", bound=False
+        False, "Also score centers chosen by the test labels: shows a bias, is not a result.", bound=False
     )
-    held_out: float = option(0.0, "Share of the clients that never train and are scored apart.", ge=0, lt=1)
-    held_out_seed: int | None = option(None, "Of who is held out. [default: the seed]", ge=0, lt=1 << 63)
+    held_out: float = option(0.0, "Share of the clients held out of training; they are scored separately.", ge=0, lt=1)
+    held_out_seed: int | None = option(
+        None, "Seed of which clients are held out. [default: the seed]", ge=0, lt=1 << 63
+    )
     attack: str | None = option(
         None,
-        "Some clients attack: nan, sign-flip, large-norm, same-value or label-flip, like sign-flip(share=0.2).",
+        "Simulate attackers: nan, sign-flip, large-norm, same-value or label-flip, such as sign-flip(share=0.2).",
         bound=False,
     )
     executor: Literal["auto", "looped", "stacked", "compiled"] = option(
         "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
     )
-    block: int | None = option(None, "Clients learned at once. [default: what fits the cache]", ge=1, bound=False)
+    block: int | None = option(None, "Clients trained at once. [default: what fits the cache]", ge=1, bound=False)
     workers: int = option(
-        1, "Blocks of clients learned beside each other, on the processor.", matters=False, ge=1, le=1024
+        1, "Blocks of clients trained in parallel threads, on a CPU only.", matters=False, ge=1, le=1024
     )
     device: str = option("auto", "cpu, cuda, cuda:1, or auto.", matters=False)
     dtype: Literal["float32", "float64"] = option("float32", "float32 or float64.")
     precision: Literal["float32", "tf32", "bf16"] = option(
-        "float32", "How clients multiply: float32, bf16, or on a GPU tf32."
+        "float32", "Precision of local training: float32, bf16, or on a GPU tf32."
     )
     clock: str = option(
         "physical",
         "How simulated seconds are counted: physical(distance=200), normalised(t_c=10), delays(link=0.3); with "
-        "deadline=5 in the brackets who is late is left out.",
+        "deadline=5 in the brackets, late clients are left out.",
         bound=False,
     )
     state: Literal["memory", "disk"] = option(
-        "memory", "Where what clients keep is held: memory, or disk for files in the run's folder.", matters=False
+        "memory", "Where client state is held: memory, or disk for files in the run's folder.", matters=False
     )
 
     @staticmethod
@@ -165,7 +169,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes()
         if len(text) > 1 << 20:
-            raise UsageError(f"{path} has {len(text)} bytes; a config has a few hundred")
+            raise UsageError(
+                f"{path} has {len(text)} bytes, more than a config may have (1 MiB): is it the right file?"
+            )
         return tomllib.loads(text.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())

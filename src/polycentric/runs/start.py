@@ -25,6 +25,7 @@ from ..data import Federation, Pool, load
 from ..data.augment import Augment
 from ..errors import UsageError, require
 from ..language import NoWords, part_of, spell, value_of
+from ..language.own_code import is_own
 from ..method import Method
 from ..methods import METHODS
 from ..models import default
@@ -118,41 +119,44 @@ def resume(
     rounds: int | None = None,
     callbacks: Sequence[Callback] = (),
     ranks: Ranks = ALONE,
+    trust: bool = False,
     **given: Any,
 ) -> Run:
-    """Go on with a run from its folder where its newest whole checkpoint left off, bit for bit.
+    """Resume a run from the newest intact checkpoint in its folder, bit for bit.
 
     Arguments:
         folder: of a run that was interrupted, or that is to take more rounds.
         rounds: as many in all, more than it was begun with; None: as it was begun.
+        trust: run code that the folder names as module:attribute; a run that was begun here needs no consent.
         given: method, federation, model, loss, attack, clock or observers, where the run was begun with objects that no
             words say.
     """
     there = Folder.open(Path(folder)) if ranks.first else None
-    made, problems = resumed(there, Given(**given), ranks, rounds)
+    made, problems = resumed(there, Given(**given), ranks, rounds, trust)
     made.callbacks += tuple(callbacks)
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     return made.go()
 
 
-def open(folder: str | Path, *, device: str | None = None, **given: Any) -> Run:
-    """A finished run as it was at its end, to look at: nothing is trained, nothing written.
+def open(folder: str | Path, *, device: str | None = None, trust: bool = False, **given: Any) -> Run:
+    """Open a finished run as it was at its end, to look at: nothing is trained, nothing written.
 
     Arguments:
         folder: of a finished run.
         device: where to look at it; None: where it was run.
+        trust: as in `resume`.
         given: as in `resume`.
     """
     there = Folder.open(Path(folder))
     require(there.finished, f"{folder} is not a finished run: `polycentric resume {folder}` first")
-    settings, needs = there.read_config()
+    settings, needs = there.read_config(trust)
     handed = _handed_over(there, [name for name in needs if name != "observers"], Given(**given))  # nothing is measured
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     check_the_same(made, there)
     checkpoint, problems = there.load(made.clients.task.device, identity(made))
     if checkpoint is None:
-        raise UsageError(f"{there.path} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
+        raise UsageError(f"{there.path} has no usable checkpoint: {'; '.join(problems) or 'there is none'}")
     made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
     made.history, made.places = list(checkpoint.history), there.read_places()
     if settings.patience and checkpoint.tally.best_round is not None:
@@ -175,19 +179,22 @@ def described(
     values, objects, needs = dict(options or {}), dict[str, Any](), list[str]()
     if isinstance(method, Method):
         require(
-            "set" not in values, f"set={values.get('set')} is for a method by name: give {method.name} its settings"
+            "set" not in values,
+            f"set={values.get('set')} is for a method given by name: pass these settings to {method.name}(...) instead",
         )
         objects["method"] = method
         words, silent = words_of(method.recipe) if method.recipe else ({}, ["all"])
-        values |= {"method": method.name, "set": words}
-        needs += ["method"] if silent or method.name not in METHODS else []
+        name = method.recipe.name if method.recipe and is_own(method.recipe.name) else method.name
+        values |= {"method": name, "set": words}
+        needs += ["method"] if silent or (values["method"] not in METHODS and not is_own(values["method"])) else []
     else:
         values["method"] = method
     if isinstance(federation, Federation):
-        dealt = [
-            name for name in ("data", "partition", "clients", "valid", "data_seed", "standardise") if name in values
-        ]
-        require(not dealt, f"federation '{federation.name}' is loaded already: give {', '.join(dealt)} to pc.load")
+        dealing = ("data", "partition", "clients", "valid", "data_seed", "standardise")
+        dealt = [name for name in dealing if name in values]
+        require(
+            not dealt, f"federation '{federation.name}' is loaded already: pass {', '.join(dealt)} to pc.load instead"
+        )
         objects["federation"] = federation
         values |= {"data": federation.name} if federation.source is None else federation.source.settings(values)
         needs += [] if federation.source else ["federation"]
@@ -204,7 +211,10 @@ def described(
         if isinstance(part, str):
             values[name] = part
         elif part is not None:
-            require(isinstance(part, kind), f"{name} must be one of ours or its words, got {part!r}")
+            require(
+                isinstance(part, kind),
+                f"{name} must be an instance of {kind.__name__}, or text as in --{name}, got {part!r}",
+            )
             objects[name] = part
             try:
                 values[name] = spell(part, kind)
@@ -311,7 +321,7 @@ def prepared(
     starts = [task.start(), *(build(seed=seed_of(settings.seed, "center", j)).start() for j in others)]
     require(
         not others or not torch.equal(starts[0]["model"], starts[1]["model"]),
-        f"{method.name} wants centers that begin differently, and a module instance fixes the initial weights: give "
+        f"{method.name} needs centers that begin differently, but a module instance fixes the initial weights: give "
         "the model's name, its class, or a function that makes it",
     )
     start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
@@ -346,7 +356,11 @@ def _recorded(made: Run, folder: Folder) -> Run:
 
 
 def resumed(
-    folder: Folder | None, given: Given = NOTHING, ranks: Ranks = ALONE, rounds: int | None = None
+    folder: Folder | None,
+    given: Given = NOTHING,
+    ranks: Ranks = ALONE,
+    rounds: int | None = None,
+    trust: bool = False,
 ) -> tuple[Run, list[str]]:
     """A run from its folder as its newest whole checkpoint left it, and what was found damaged.
 
@@ -356,7 +370,7 @@ def resumed(
     told = ""
     with ranks.together():
         if folder:
-            settings, needs = folder.read_config()
+            settings, needs = folder.read_config(trust)
             _handed_over(folder, needs, given)
             threads = folder.read_json("environment.json").get("threads")
             told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
@@ -408,8 +422,10 @@ def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
     """The settings with more rounds; how often it evaluates stays as it was."""
     if rounds is None:
         return settings
-    begun = f"{folder.path} was begun with {settings.rounds} rounds"
-    require(rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: ask for more")
+    begun = f"{folder.path} was started with {settings.rounds} rounds"
+    require(
+        rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: give a larger number, or leave rounds out"
+    )
     every = settings.evaluate_every or max(1, settings.rounds // 50)
     return settings.changed(rounds=rounds, evaluate_every=every)
 
@@ -420,7 +436,7 @@ def _handed_over(folder: Folder, needs: Sequence[str], given: Given) -> Given:
     if missing:
         wanted = ", ".join(f"{name}=..." for name in missing)
         raise UsageError(
-            f"{folder.path} was begun in Python with objects that no words say ({', '.join(missing)}): go on from "
-            f"there, with pc.resume({str(folder.path)!r}, {wanted}), or pc.open for a finished run"
+            f"{folder.path} was started in Python with objects that cannot be written as text ({', '.join(missing)}): "
+            f"resume it there, pc.resume({str(folder.path)!r}, {wanted}), or use pc.open for a finished run"
         )
     return given

@@ -70,26 +70,21 @@ def executor_for(clients: Simulation, first: FirstRound | None) -> str:
         return "compiled" if name == "stacked" and first and compiling_pays(clients, first) else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
-    if asked != "looped" and not stackable(task, federation):
+    if asked != "looped" and not runs_stacked(task, federation.train):
         raise UsageError(
-            f"{type(task.module).__name__} cannot be stacked with vmap: it decides something by its numbers, "
-            "or uses an operation without a batched form; use --executor looped"
+            f"{type(task.module).__name__} cannot be stacked with vmap: its forward pass branches on values, "
+            "or uses an operation without a batching rule; use --executor looped"
         )
     return asked
-
-
-def stackable(task: Task, federation: Federation) -> bool:
-    """Whether vmap can take the model."""
-    return runs_stacked(task, federation.train.x[:1], federation.train.y[:1])
 
 
 def chosen(task: Task, federation: Federation) -> str:
     """The executor for a model and a device."""
     if task.device.type == "cpu" and any(isinstance(m, ONE_BY_ONE) for m in task.module.modules()):
         return "looped"
-    if not stackable(task, federation):
+    if not runs_stacked(task, federation.train):
         warnings.warn(
-            f"{type(task.module).__name__} cannot be stacked with vmap; its clients are learned one after another",
+            f"{type(task.module).__name__} cannot be stacked with vmap; clients are trained one after another",
             stacklevel=2,
         )
         return "looped"

@@ -1,7 +1,5 @@
 """The clients of a simulation: one machine, all clients, learned block by block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
@@ -58,7 +56,7 @@ class Simulation:
     run: Executor = field(init=False, repr=False)
 
     def __post_init__(self, first: FirstRound | None) -> None:
-        require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}")
+        require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}; try 0.2")
         object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
         check_workers(self.workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))

@@ -63,7 +63,7 @@ class Shelf:
         if 0 in shape:
             return torch.zeros(shape, dtype=dtype)
         path = self._new()
-        size = torch.Size(shape).numel() * torch.empty((), dtype=dtype).element_size()
+        size = torch.Size(shape).numel() * dtype.itemsize
         with said(path), path.open("wb") as file:
             if hasattr(os, "posix_fallocate"):  # a full disk is noticed now, not when a page is written back
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -119,7 +119,7 @@ def opened(path: Path, shape: tuple[int, ...], dtype: str) -> OnDisk:
     """A stack in a file that is not ours to change."""
     if dtype not in TYPES or any(n < 1 for n in shape):
         raise ValueError(f"it is not known what {path.name} holds")
-    size = torch.Size(shape).numel() * torch.empty((), dtype=TYPES[dtype]).element_size()
+    size = torch.Size(shape).numel() * TYPES[dtype].itemsize
     if path.stat().st_size != size:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {size}")
     return _map(path, shape, TYPES[dtype], shared=False)
@@ -156,6 +156,6 @@ def said(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"cannot write client state to {path}: {error.strerror or error}; make room and go on with "
-            "`polycentric resume`, or begin without --state disk"
+            f"cannot write client state to {path}: {error.strerror or error}; free some space and continue with "
+            "`polycentric resume`, or start a run without --state disk"
         ) from error

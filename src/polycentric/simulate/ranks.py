@@ -14,8 +14,6 @@ Only tensors travel, as bytes, and short JSON texts; nothing is ever pickled. Be
 the host's sockets: a rank that has died is missed there at once, and a silent one after `wait` seconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -157,7 +155,7 @@ class Ranks:
             failed[self.rank] = failure is not None
             self.add(failed)
             if bool(failed.any()) and int(failed.nonzero()[0]) != self.rank:
-                raise OtherRankFailed(f"rank {int(failed.nonzero()[0])} could not go on") from failure
+                raise OtherRankFailed(f"rank {int(failed.nonzero()[0])} failed") from failure
         if failure is not None:
             raise failure
 
@@ -170,7 +168,7 @@ class Ranks:
         self._send(theirs, 0)
         require(
             torch.equal(mine, theirs),
-            f"rank {self.rank} has come to other centers than rank 0 in round {state.round - 1}: its machine rounds "
+            f"rank {self.rank} has other centers than rank 0 after round {state.round - 1}: its machine rounds "
             "differently; use machines of one kind, with the same version of torch and the same OMP_NUM_THREADS",
         )
 
@@ -206,11 +204,11 @@ def asked() -> Ranks:
 
 @contextmanager
 def join_ranks(wait: float = 600.0) -> Iterator[Ranks]:
-    """This process's place among those that torchrun has started; alone without torchrun.
+    """This process's rank among those that torchrun has started; the only one without torchrun.
 
     `wait`: seconds without a word before another rank counts as lost.
     """
-    require(wait > 0, f"ranks must wait for each other for some seconds, got {wait:g}; try 600")
+    require(wait > 0, f"ranks must wait for each other for more than 0 seconds, got {wait:g}; try 600")
     ranks = replace(asked(), wait=wait)
     if ranks.size == 1:
         yield ranks
@@ -238,11 +236,11 @@ def own_device(name: str) -> str:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not name.startswith("cuda"):
         return name
-    require(name == "cuda", f"device '{name}' is one GPU for several ranks: with --device cuda each takes its own")
+    require(name == "cuda", f"device '{name}' is one GPU for several ranks: with --device cuda each rank takes its own")
     local, there = os.environ.get("LOCAL_RANK", "0"), torch.cuda.device_count()
     if not local.isdigit() or int(local) >= there:
         raise UsageError(
-            f"rank {local} of this machine has no GPU of its own, there are {there}: start as many ranks as GPUs "
+            f"rank {local} of this machine has no GPU of its own, there are {there}: start one rank for each GPU "
             f"(--nproc-per-node {max(there, 1)}), or use --device cpu"
         )
     torch.cuda.set_device(int(local))

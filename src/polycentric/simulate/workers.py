@@ -1,7 +1,5 @@
 """Blocks learned beside each other, by threads."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections import deque
@@ -58,9 +56,12 @@ def check_workers(n: int, task: Task, x: Tensor) -> None:
     require(n >= 1, f"workers must be at least 1, got {n}")
     if n == 1:
         return
-    require(task.device.type == "cpu", f"workers > 1 needs device=cpu, and the device is {task.device}")
+    require(
+        task.device.type == "cpu",
+        f"workers > 1 needs device=cpu, and the device is {task.device}: use --workers 1 or --device cpu",
+    )
     require(
         not draws(task, x),
-        f"{type(task.module).__name__} draws random numbers by itself (dropout), from one generator that "
-        "several workers would take from in any order: use --workers 1",
+        f"{type(task.module).__name__} draws random numbers by itself (dropout), so several workers would "
+        "not give the same result twice: use --workers 1",
     )

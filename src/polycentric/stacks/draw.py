@@ -155,6 +155,7 @@ def seeded(device: torch.device | None, *key: Key) -> Iterator[None]:
         yield
         return
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        # torch.manual_seed would reseed the generators of all devices, which fork_rng does not give back.
         torch.default_generator.manual_seed(seed_of(*key))
         if device.type == "cuda":
             torch.cuda.manual_seed(seed_of(*key))

@@ -110,7 +110,7 @@ class Mixing:
     def __post_init__(self) -> None:
         within(self, rest=("share", "keep", "none"))
         finite = bool(self.weight.isfinite().all())
-        require(finite, "a Mixing has a weight that is NaN or infinite: look for a division by zero")
+        require(finite, "a Mixing has a weight that is NaN or infinite: check the weights for a division by zero")
         if self.receiver is not None and self.sender is not None:
             _check_indices("receiver", self.receiver, self.shape[0])
             _check_indices("sender", self.sender, self.shape[1])

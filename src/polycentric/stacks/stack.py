@@ -107,7 +107,10 @@ class Cut:
     patterns: Mapping[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        require("model" not in self.patterns, "a Cut cannot name 'model': that is what no other name takes")
+        require(
+            "model" not in self.patterns,
+            "a Cut cannot have a part named 'model': that is the name of all parameters that no pattern matches",
+        )
 
     def layouts(self, whole: Layout) -> dict[str, Layout]:
         """The layout of every name; together they hold each parameter exactly once."""

@@ -101,7 +101,7 @@ class Task:
         if outputs.shape != (len(x), n_outputs):
             raise UsageError(
                 f"model {name} gives outputs of shape {tuple(outputs.shape)} for {len(x)} examples; it must give "
-                f"({len(x)}, {n_outputs}), one row an example"
+                f"({len(x)}, {n_outputs}), one row for each example"
             )
         return outputs
 

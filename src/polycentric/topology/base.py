@@ -55,12 +55,6 @@ def nothing(mixing: Mixing) -> Links:
     return Links(none, none, none.double())
 
 
-def one_row_each(cohort: Cohort, width: int) -> Links:
-    """A row from the center of every client to it: the center adds up before it sends."""
-    every = torch.arange(len(cohort))
-    return Links(every, cohort.index, torch.full((len(cohort),), float(width), dtype=torch.float64))
-
-
 class Topology(ABC):
     """The four verbs. By default a client's place is fixed and centers do not meet."""
 

@@ -11,7 +11,7 @@ from .base import Topology
 
 @dataclass(frozen=True)
 class Star(Topology):
-    """One center: up is a single row, so `down @ up` has rank one (FedAvg).
+    """One center (a server): `up` is a single row, so `down @ up` has rank one (FedAvg).
 
     `equal`: every client counts the same, instead of by its examples. `denominator`: a fixed divisor; what
     the row then lacks of one stays with the center (unbiased under Poisson sampling, and needed for client-level
@@ -22,7 +22,7 @@ class Star(Topology):
     denominator: float | None = None
 
     def __post_init__(self) -> None:
-        within(self, denominator="> 0")
+        within(self, denominator="> 0; try the number of clients you expect")
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One row: by data size, equal, or over a fixed denominator."""
@@ -34,13 +34,13 @@ class Star(Topology):
     def words(self, n_clients: int) -> str:
         """A mean, or a sum over a number."""
         if self.denominator is not None:
-            return f"one center: the sum of what clients send over {self.denominator:g}, the same model down to all"
-        return f"one center: the mean by {'clients' if self.equal else 'examples'}, the same model down to all"
+            return f"one center: the sum of what clients send over {self.denominator:g}; all receive the same model"
+        return f"one center: the mean by {'clients' if self.equal else 'examples'}; all receive the same model"
 
 
 @dataclass(frozen=True)
 class Alone(Topology):
-    """Every client is its own center and hears nobody else: training alone, `down @ up` is the identity."""
+    """No center: every client trains alone and hears no other client; `down @ up` is the identity."""
 
     at_home = True
     line = "no center: every client by itself"

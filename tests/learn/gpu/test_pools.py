@@ -128,28 +128,30 @@ def test_a_gradient_that_all_images_share() -> None:
         return vmap(lambda x: torch.func.vjp(lambda x: f(x, (2, 2)), x)[1](g)[0])(x)
 
     assert torch.equal(gradient(pool), gradient(torchs))
-    y, place = pools._largest(x[0], (2, 2))
+    y, place = pools._Pool.forward(x[0], (2, 2))
     many = vmap(lambda u: pools._Gather.apply(u, place, (2, 2), (4, 4)))(x)
-    assert torch.equal(many[0], y) and same(many, torch.stack([pools._gather(u, place, (2, 2)) for u in x]))
+    assert torch.equal(many[0], y) and same(
+        many, torch.stack([pools._Gather.forward(u, place, (2, 2), (4, 4)) for u in x])
+    )
 
 
 @pytest.mark.usefixtures("ours")
 def test_choosing_and_spreading_are_adjoint() -> None:
     x, u = numbers((2, 3, 7, 5), "ties"), numbers((2, 3, 7, 5), "fine")
-    y, place = pools._largest(x, (2, 2))
+    y, place = pools._Pool.forward(x, (2, 2))
     g = numbers(tuple(y.shape), "fine")
-    assert torch.equal(pools._gather(x, place, (2, 2)), y)
-    left = (pools._gather(u, place, (2, 2)) * g).sum()
-    torch.testing.assert_close(left, (pools._spread(g, place, (2, 2), (7, 5)) * u).sum())
+    assert torch.equal(pools._Gather.forward(x, place, (2, 2), (7, 5)), y)
+    left = (pools._Gather.forward(u, place, (2, 2), (7, 5)) * g).sum()
+    torch.testing.assert_close(left, (pools._Spread.forward(g, place, (2, 2), (7, 5)) * u).sum())
 
 
 @pytest.mark.usefixtures("ours")
 def test_no_images_no_work() -> None:
     x = torch.empty(0, 2, 4, 4, dtype=torch.float64)
-    y, place = pools._largest(x, (2, 2))
+    y, place = pools._Pool.forward(x, (2, 2))
     assert y.shape == place.shape == (0, 2, 2, 2)
-    assert pools._spread(y, place, (2, 2), (4, 4)).shape == x.shape
-    assert pools._gather(x, place, (2, 2)).shape == y.shape
+    assert pools._Spread.forward(y, place, (2, 2), (4, 4)).shape == x.shape
+    assert pools._Gather.forward(x, place, (2, 2), (4, 4)).shape == y.shape
 
 
 @pytest.fixture

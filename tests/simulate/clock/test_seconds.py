@@ -724,7 +724,7 @@ def test_another_clock_is_refused_on_resume(blobs, tmp_path):
     prepared = prepare(pc.fedavg(), blobs(), model=small, rounds=1)
     recorded(prepared, tmp_path / "run")
     other = prepare(pc.fedavg(), blobs(), model=small, rounds=2, clock=pc.Normalised())
-    with pytest.raises(UsageError, match="not the clock that the run began with"):
+    with pytest.raises(UsageError, match="not the clock that the run was started with"):
         went_on(other, prepared.folder)
 
 
@@ -791,12 +791,12 @@ def test_the_clock_of_a_command():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: pc.Normalised(t_comp=-1), "Normalised.t_comp must be >= 0, got -1"),
-        (lambda: pc.Delays(link=-0.3), "Delays.link must be >= 0, got -0.3"),
-        (lambda: pc.Physical(noise=0), "Physical.noise must be positive, got 0"),
+        (lambda: pc.Normalised(t_comp=-1), "Normalised.t_comp must be >= 0 and finite, got -1; try 0.1"),
+        (lambda: pc.Delays(link=-0.3), "Delays.link must be >= 0 and finite, got -0.3"),
+        (lambda: pc.Physical(noise=0), "Physical.noise must be positive and finite, got 0; try"),
         (lambda: pc.Physical(distance=(1.0, 0.0)), "Physical.distance must be positive"),
-        (lambda: pc.Physical(cycles=0.0), "Physical.cycles must be positive, got 0"),
-        (lambda: pc.Physical(frequency=math.inf), "Physical.frequency must be positive, got inf"),
+        (lambda: pc.Physical(cycles=0.0), "Physical.cycles must be positive and finite, got 0"),
+        (lambda: pc.Physical(frequency=math.inf), "Physical.frequency must be positive and finite, got inf; try"),
         (lambda: pc.Delays(deadline=0), "Delays.deadline must be a positive number of seconds, got 0"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     ("build", "message"),
     [
         (lambda: Overlap(0, 0), "not all of them 0, got 0, 0, 0"),
-        (lambda: Overlap(-1, 2), "numbers of clients from 0 up"),
+        (lambda: Overlap(-1, 2), "numbers of clients >= 0, not all of them 0"),
         (lambda: RingCells(0), "RingCells.edges must be from 1 to 100,000, got 0"),
         (lambda: CellRegions("0;10"), "CellRegions takes EDGES:CLIENTS such as 0:10 or 0+1:5, got '0;10'"),
         (lambda: CellRegions(""), "CellRegions has no clients"),

@@ -157,7 +157,8 @@ def test_where_circles_would_lie_there_are_none():
 
 
 @pytest.mark.parametrize(
-    ("every", "zeta", "said"), [(1, 0.0, "all agree after every round"), (5, 1.0, "no agreement, until they meet")]
+    ("every", "zeta", "said"),
+    [(1, 0.0, "all agree after every round"), (5, 1.0, "no agreement, until the cloud averages")],
 )
 def test_a_hierarchy_agrees_when_it_meets(every, zeta, said, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # or a narrow terminal would break the line

@@ -152,7 +152,7 @@ def test_a_trace_is_held_until_the_next_line(tmp_path: Path):
     ("text", "message"),
     [
         ("round,x\n", "must begin with the line round,client,x,y"),
-        ("round,client,x,y\n", "has no line but its heading"),
+        ("round,client,x,y\n", "has a heading and no other line"),
         ("round,client,x,y\n1,0,0,0\n", "does not say where client 0 is in round 0"),
         ("round,client,x,y\n0,0.5,0,0\n", "whole numbers from 0"),
         ("round,client,x,y\n0,99999999,0,0\n", "names client 99999999 but has only 1 lines"),

@@ -98,20 +98,20 @@ def test_sparse_cells_are_the_same_cells():
     [
         (
             lambda: Cells(exact([[1, 0, 1, 0]])),
-            "client 1 is in no cell (2 such clients): every client needs an edge that covers it; give it one, "
-            "for example the nearest",
+            "client 1 is in no cell (2 such clients): every client needs an edge that covers it; put it into a "
+            "cell, for example that of the nearest edge",
         ),
-        (lambda: Cells(torch.ones(1, 2), bridge=0), "Cells.bridge must be positive, got 0"),
+        (lambda: Cells(torch.ones(1, 2), bridge=0), "Cells.bridge must be positive, got 0; try 1"),
         (
             lambda: Cells(torch.ones(1, 2)).n_centers(3),
             "the cells cover 2 clients, but the federation has 3: take --clients 2, or cells for any number of "
             "clients, such as overlap(u=20, v=10)",
         ),
         (lambda: Clusters(0), "Clusters.k must be at least 1, got 0"),
-        (lambda: Star(denominator=0), "Star.denominator must be positive, got 0"),
+        (lambda: Star(denominator=0), "Star.denominator must be positive, got 0; try the number of clients you expect"),
         (
             lambda: TwoLevel(torch.ones(1, 2), every=-1),
-            "TwoLevel.every must be 0 (never) or a number of rounds, got -1",
+            "TwoLevel.every must be 0 (never) or a number of rounds, got -1; try 5",
         ),
     ],
 )

@@ -116,7 +116,7 @@ GRAPH_MISTAKES = {
     ),
     "rows": (
         lambda: Graph(Mixing.dense(exact([[0.5, 0.25], [0.25, 0.5]]), "keep")),
-        "a row of the weights of a Graph is off one by 0.25: use metropolis(graph)",
+        "the rows of the weights of a Graph must sum to 1, and one is off by 0.25: use metropolis(graph)",
     ),
     "square": (
         lambda: Graph(Mixing.dense(torch.ones(1, 2), "keep")),
@@ -124,7 +124,7 @@ GRAPH_MISTAKES = {
     ),
     "nodes": (
         lambda: Graph(metropolis(networkx.cycle_graph(4))).n_centers(5),
-        "the graph is for 4 clients, but the federation has 5: weigh a graph for clients 0 .. 4, or name one, as in "
+        "the graph is for 4 clients, but the federation has 5: give weights for clients 0 .. 4, or name one, as in "
         "dpsgd(graph=Ring())",
     ),
 }

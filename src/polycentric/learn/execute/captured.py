@@ -80,7 +80,7 @@ class Graphs:
         self.pool = pool
         self.carry = copied(carry)
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
-        self.room, self.bytes = len(index), _bytes(carry | rows)
+        self.room, self.bytes = len(index), sum(value.nbytes for value in (carry | rows).values())
         self.index, self.weight = (t.expand(RUNS[0], *t.shape).clone() for t in (index, weight))
         self.seen: Counter[int] = Counter()  # steps so far, by bucket
         self.replays: dict[int, dict[int, Callable[[], object]]] = {}  # by bucket, and by how many steps are taken
@@ -157,7 +157,3 @@ def bucket_size(n: int) -> int:
     """
     coarse = 1 << max(n.bit_length() - 2, 0)
     return -(-n // coarse) * coarse
-
-
-def _bytes(stacks: Stacks) -> int:
-    return sum(value.numel() * value.element_size() for value in stacks.values())

@@ -15,8 +15,6 @@ between runs (its inductor cache), and by us between runs of one process: a trac
 own is a pure function of its text and its inputs, so equal text on equal shapes is the same program, whoever asks.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import warnings
@@ -189,7 +187,9 @@ class Programs:
                 program(*flat)
         except Exception as error:  # no compiler on this machine, or something it cannot take: slower, not wrong
             first = " ".join(str(error).split())[:160]
-            warnings.warn(f"steps are not compiled on this machine ({first}); they run stacked", stacklevel=2)
+            warnings.warn(
+                f"steps cannot be compiled on this machine ({first}); they run with the stacked executor", stacklevel=2
+            )
             self.works, program = False, several
             with torch.no_grad():
                 program(*flat)

@@ -10,8 +10,6 @@ of the gradient that are no products are given as they are, times -lr, and added
 (a penalty's) stays in the program. Equal to rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import getitem

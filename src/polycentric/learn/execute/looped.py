@@ -1,7 +1,5 @@
 """One client after another, in plain PyTorch: the readable reference that every other executor must equal."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -5,20 +5,16 @@ at work are a prefix of the rows: nobody waits, and nothing is computed to be th
 departures are a *stretch*, all of one shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...stacks.stack import Stacks
+from ...stacks.stack import LINE, Stacks
 from ...tasks.task import Batch
 from ..batches import BatchSchedule
 from ..learner import Learner
-
-LINE = 64  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +28,8 @@ class Steps:
     in_place: bool  # whether a step overwrites what it is given to carry
 
 
-Scan = Callable[
-    [Steps, Stacks, Stacks], Stacks
-]  # (steps, carry, rows) -> carry; nothing of the caller's is overwritten
+# (steps, carry, rows) -> carry; nothing of the caller's is overwritten
+Scan = Callable[[Steps, Stacks, Stacks], Stacks]
 Stretch = Callable[[Stacks, Stacks, range], Stacks]  # the same for some steps of all clients given
 
 

@@ -1,20 +1,19 @@
 """What a module can and does, tried on a few examples: executors ask before they begin."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch
 from torch import Tensor
 
+from ...data import Split
 from ...tasks.task import Batch, Task
 
 
-def runs_stacked(task: Task, x: Tensor, y: Tensor) -> bool:
+def runs_stacked(task: Task, split: Split) -> bool:
     """Whether vmap can take this model; tried on two rows and two examples."""
     rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
-    x = task.inputs(x[:1]).expand(2, 2, *x.shape[1:]).contiguous()
-    y = task.targets(y[:1]).expand(2, 2, *y.shape[1:]).contiguous()
+    x = task.inputs(split.x[:1]).expand(2, 2, *split.x.shape[1:]).contiguous()
+    y = task.targets(split.y[:1]).expand(2, 2, *split.y.shape[1:]).contiguous()
     batch = Batch(x, y, torch.full((2, 2), 0.5, dtype=task.dtype, device=x.device))
     try:
         with warnings.catch_warnings():

@@ -8,8 +8,6 @@ Modules that draw by themselves (dropout) draw for a whole block here: the same 
 those of the looped executor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -9,9 +9,6 @@ All three take a stack (client, ...) and are differentiated by one another, any 
 makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from .launch import NUMBERS, HeightWidth, backend, do, longer, on, pair, power, sides
+from .launch import NUMBERS, HeightWidth, backend, do, longer, more_examples, on, pair, power, sides
 
 FRAMED = 64  # pixels of a frame that a program writes, with up to as many channels
 BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
@@ -92,7 +89,11 @@ class _Convolution(Function):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape) -> Tensor:  # type: ignore[override]
-        return _product(x, w, b, how)
+        if backend(x, w) == "triton":
+            return product(x, w, b, how)
+        c, bias = len(x), None if b is None else b.flatten()
+        y = F.conv2d(_side_by_side(x), w.flatten(0, 1), bias, how.stride, how.padding, groups=c)
+        return _apart(y, c)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, ConvShape], output: Tensor) -> None:
@@ -114,12 +115,9 @@ class _Convolution(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape
     ) -> tuple[Tensor, int]:
-        n = info.batch_size
-        if in_dims[1] is None and in_dims[2] is None:  # the same models look at more images
-            return _more_images(lambda x: do(_Convolution, x, w, b, how), x, in_dims[0] or 0)
-        x, w = longer(x, in_dims[0], n), longer(w, in_dims[1], n)
-        b = None if b is None else longer(b, in_dims[2], n)
-        return torch.unflatten(do(_Convolution, x, w, b, how), 0, (n, -1)), 0
+        if in_dims[1] is None and in_dims[2] is None:
+            return more_examples(lambda x: do(_Convolution, x, w, b, how), x, in_dims[0])
+        return longer(_Convolution, info, in_dims, x, w, b, how)
 
 
 class _Gradient(Function):
@@ -136,7 +134,13 @@ class _GradientInX(_Gradient):
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
-        return _gradient_in_x(g, w, how)
+        within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
+        if within and backend(g, w) == "triton":
+            return gradient_in_x(g, w, how)
+        c, images = g.shape[:2]
+        size = (images, c * w.shape[2], *how.image)
+        u = conv2d_input(size, w.flatten(0, 1), _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
+        return _apart(u, c)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -150,11 +154,9 @@ class _GradientInX(_Gradient):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, w: Tensor, how: ConvShape) -> tuple[Tensor, int]:
-        n = info.batch_size
         if in_dims[1] is None:
-            return _more_images(lambda g: do(_GradientInX, g, w, how), g, in_dims[0] or 0)
-        g, w = longer(g, in_dims[0], n), longer(w, in_dims[1], n)
-        return torch.unflatten(do(_GradientInX, g, w, how), 0, (n, -1)), 0
+            return more_examples(lambda g: do(_GradientInX, g, w, how), g, in_dims[0])
+        return longer(_GradientInX, info, in_dims, g, w, how)
 
 
 class _GradientInW(_Gradient):
@@ -162,7 +164,12 @@ class _GradientInW(_Gradient):
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
-        return _gradient_in_w(x, g, how)
+        if backend(x, g) == "triton":
+            return gradient_in_w(x, g, how)
+        c = len(x)
+        size = (c * g.shape[2], x.shape[2], *how.kernel)
+        v = conv2d_weight(_side_by_side(x), size, _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
+        return torch.unflatten(v, 0, (c, -1))
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -176,18 +183,10 @@ class _GradientInW(_Gradient):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, g: Tensor, how: ConvShape) -> tuple[Tensor, int]:
-        n = info.batch_size
-        x, g = longer(x, in_dims[0], n), longer(g, in_dims[1], n)
-        return torch.unflatten(do(_GradientInW, x, g, how), 0, (n, -1)), 0
+        return longer(_GradientInW, info, in_dims, x, g, how)
 
 
-def _more_images(function: Callable[[Tensor], Tensor], images: Tensor, axis: int) -> tuple[Tensor, int]:
-    """Many batches of images for the same models are one larger batch."""
-    images = images.movedim(axis, 1)
-    return torch.unflatten(function(images.flatten(1, 2)), 1, images.shape[1:3]), 1
-
-
-# -- what torch does, and what our kernels do -----------------------------------------------------------------
+# -- what our kernels do -----------------------------------------------------------------
 
 
 class Tile(NamedTuple):
@@ -206,33 +205,6 @@ class Frame(NamedTuple):
     size: HeightWidth
     first: HeightWidth
     step: HeightWidth = (1, 1)
-
-
-def _product(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape) -> Tensor:
-    if backend(x, w) == "triton":
-        return product(x, w, b, how)
-    c, bias = len(x), None if b is None else b.flatten()
-    y = F.conv2d(_side_by_side(x), w.flatten(0, 1), bias, how.stride, how.padding, groups=c)
-    return _apart(y, c)
-
-
-def _gradient_in_x(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:
-    within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
-    if within and backend(g, w) == "triton":
-        return gradient_in_x(g, w, how)
-    c, images = g.shape[:2]
-    size = (images, c * w.shape[2], *how.image)
-    u = conv2d_input(size, w.flatten(0, 1), _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
-    return _apart(u, c)
-
-
-def _gradient_in_w(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:
-    if backend(x, g) == "triton":
-        return gradient_in_w(x, g, how)
-    c = len(x)
-    size = (c * g.shape[2], x.shape[2], *how.kernel)
-    v = conv2d_weight(_side_by_side(x), size, _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
-    return torch.unflatten(v, 0, (c, -1))
 
 
 def _side_by_side(stack: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ A penalty may depend on the row as such as well; then its gradient is added, lay
 overwritten: a scan takes its first step on a copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +22,7 @@ from ...parts.optimizer import SGD, Momentum
 from ...stacks.stack import Stacks
 from ...tasks.task import Task, parameter_key
 from ..learner import Objective, UpdateSpec, moments_of
-from .launch import able, has_triton, on, power
+from .launch import able, has_triton, in_front, on, power
 
 BLOCK = 1024  # numbers that a program moves
 
@@ -74,10 +72,8 @@ class _Move(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], how: Move, w: Tensor, lr: Tensor, *others: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        stacks = [
-            t[None].expand(info.batch_size, *t.shape) if axis is None else t.movedim(axis, 0)
-            for t, axis in zip((w, lr, *others), in_dims[1:], strict=True)
-        ]
+        each = zip((w, lr, *others), in_dims[1:], strict=True)
+        stacks = [in_front(t, axis, info.batch_size) for t, axis in each]
         moved = _Move.apply(how, *stacks)  # type: ignore[no-untyped-call]
         return moved, (0,) * (1 + len(how.moments))
 

@@ -1,9 +1,8 @@
 """What our kernels have in common: when they can be made, how a stack is handed to them, and small arithmetic."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
@@ -45,10 +44,24 @@ def do(function: type[Function], *operands: object) -> Tensor:
     return result
 
 
-def longer(stack: Tensor, axis: int | None, n: int) -> Tensor:
-    """A batch of n stacks as one; what all share is not copied."""
-    stack = stack[None].expand(n, *stack.shape) if axis is None else stack.movedim(axis, 0)
-    return stack.flatten(0, 1)
+def in_front(batch: Tensor, axis: int | None, n: int) -> Tensor:
+    """A batch of n with its axis first; what all share is seen n times, and not copied."""
+    return batch[None].expand(n, *batch.shape) if axis is None else batch.movedim(axis, 0)
+
+
+def longer(
+    function: type[Function], info: Any, in_dims: tuple[int | None, ...], *operands: object
+) -> tuple[Tensor, int]:
+    """`vmap` of a function of stacks: a batch of n stacks is one longer stack."""
+    n, each = info.batch_size, zip(operands, in_dims, strict=True)
+    stacks = [in_front(t, axis, n).flatten(0, 1) if isinstance(t, Tensor) else t for t, axis in each]
+    return torch.unflatten(do(function, *stacks), 0, (n, -1)), 0
+
+
+def more_examples(function: Callable[[Tensor], Tensor], stack: Tensor, axis: int | None) -> tuple[Tensor, int]:
+    """`vmap` where all have the same models: many batches of examples are one larger batch."""
+    stack = stack.movedim(axis or 0, 1)
+    return torch.unflatten(function(stack.flatten(1, 2)), 1, stack.shape[1:3]), 1
 
 
 def pair(n: Any) -> HeightWidth:

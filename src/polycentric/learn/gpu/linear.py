@@ -10,15 +10,13 @@ are multiplied on tensor cores, as the sum of three products of TF32, which keep
 as one such product where torch may do so (`--precision tf32`).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .launch import able, backend, do, longer, on, power
+from .launch import able, backend, do, longer, more_examples, on, power
 
 FEW = 64  # examples up to which a weight is worth more than they are
 LARGE = 1 << 16  # numbers in a weight from which it matters
@@ -67,12 +65,9 @@ class _Times(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], a: Tensor, w: Tensor, turned: bool) -> tuple[Tensor, int]:
-        n = info.batch_size
-        if in_dims[1] is None:  # the same models see more examples
-            a = a.movedim(in_dims[0] or 0, 1)
-            return torch.unflatten(do(_Times, a.flatten(1, 2), w, turned), 1, a.shape[1:3]), 1
-        a, w = longer(a, in_dims[0], n), longer(w, in_dims[1], n)
-        return torch.unflatten(do(_Times, a, w, turned), 0, (n, -1)), 0
+        if in_dims[1] is None:
+            return more_examples(lambda a: do(_Times, a, w, turned), a, in_dims[0])
+        return longer(_Times, info, in_dims, a, w, turned)
 
 
 class _Outer(Function):
@@ -96,9 +91,7 @@ class _Outer(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], g: Tensor, x: Tensor) -> tuple[Tensor, int]:
-        n = info.batch_size
-        g, x = longer(g, in_dims[0], n), longer(x, in_dims[1], n)
-        return torch.unflatten(do(_Outer, g, x), 0, (n, -1)), 0
+        return longer(_Outer, info, in_dims, g, x)
 
 
 def times(a: Tensor, w: Tensor, turned: bool) -> Tensor:

@@ -4,8 +4,6 @@ with use_gpu_kernels(device):        # what calls conv1d, conv2d, max_pool2d or 
     step(...)
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

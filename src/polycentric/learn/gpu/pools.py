@@ -9,8 +9,6 @@ so `gather` and `spread` are each other's gradients, any number of times. A pool
 images of it. The choice is torch's: the first of equal pixels, and the last that is no number, if there is one.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from .launch import NUMBERS, HeightWidth, able, do, on, pair, sides
+from .launch import NUMBERS, HeightWidth, able, do, in_front, on, pair, sides
 
 LARGEST = 64  # pixels in a window: a program goes over them one by one
 BLOCK = 1024  # pixels that a program writes
@@ -65,7 +63,12 @@ class _Pool(Function):
 
     @staticmethod
     def forward(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return _largest(x, window)
+        if _by_kernel(x):
+            return largest(x, window)
+        (kh, kw), width = window, x.shape[-1]
+        y, index = F.max_pool2d(x.flatten(0, -4) if x.dim() > 4 else x, window, return_indices=True)
+        place = (index // width % kh * kw + index % width % kw).to(torch.uint8)
+        return y.view(*x.shape[:-2], *y.shape[-2:]), place.view(*x.shape[:-2], *y.shape[-2:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, HeightWidth], output: tuple[Tensor, Tensor]) -> None:
@@ -83,7 +86,7 @@ class _Pool(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, window: HeightWidth
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return _Pool.apply(_first(x, in_dims[0]), window), (0, 0)  # type: ignore[no-untyped-call]
+        return _Pool.apply(x.movedim(in_dims[0] or 0, 0), window), (0, 0)  # type: ignore[no-untyped-call]
 
 
 class _Chosen(Function):
@@ -95,14 +98,11 @@ class _Chosen(Function):
         ctx.save_for_backward(place)
 
     @classmethod
-    def batched(
+    def vmap(  # type: ignore[override]
         cls, info: Any, in_dims: tuple[int | None, ...], a: Tensor, place: Tensor, *how: HeightWidth
     ) -> tuple[Tensor, int]:
         """More images; whichever of the two all share is seen many times."""
-        a, place = (
-            t[None].expand(info.batch_size, *t.shape) if axis is None else _first(t, axis)
-            for t, axis in zip((a, place), in_dims, strict=False)
-        )
+        a, place = (in_front(t, axis, info.batch_size) for t, axis in zip((a, place), in_dims, strict=False))
         return do(cls, a, place, *how), 0
 
 
@@ -111,15 +111,16 @@ class _Spread(_Chosen):
 
     @staticmethod
     def forward(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
-        return _spread(g, place, window, image)
+        if _by_kernel(g):
+            return spread(g, place, window, image)
+        u, (kh, kw) = g.new_zeros(*g.shape[:-2], *image), window
+        each = torch.arange(kh * kw, device=g.device).view(kh, kw)
+        _windows(u, window).copy_(torch.where(place[..., None, None] == each, g[..., None, None], 0))
+        return u
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return do(_Gather, u, *ctx.saved_tensors, ctx.window, ctx.image), None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Tensor, int]:
-        return _Spread.batched(info, in_dims, *operands)
 
 
 class _Gather(_Chosen):
@@ -127,46 +128,16 @@ class _Gather(_Chosen):
 
     @staticmethod
     def forward(u: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
-        return _gather(u, place, window)
+        if _by_kernel(u):
+            return gather(u, place, window)
+        return _windows(u, window).flatten(-2).gather(-1, place[..., None].long())[..., 0]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return do(_Spread, g, *ctx.saved_tensors, ctx.window, ctx.image), None, None, None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Tensor, int]:
-        return _Gather.batched(info, in_dims, *operands)
 
-
-def _first(stack: Tensor, axis: int | None) -> Tensor:
-    return stack.movedim(axis or 0, 0)
-
-
-# -- what torch does, and what our kernels do -----------------------------------------------------------------
-
-
-def _largest(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:
-    if _by_kernel(x):
-        return largest(x, window)
-    (kh, kw), width = window, x.shape[-1]
-    y, index = F.max_pool2d(x.flatten(0, -4) if x.dim() > 4 else x, window, return_indices=True)
-    place = (index // width % kh * kw + index % width % kw).to(torch.uint8)
-    return y.view(*x.shape[:-2], *y.shape[-2:]), place.view(*x.shape[:-2], *y.shape[-2:])
-
-
-def _spread(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:
-    if _by_kernel(g):
-        return spread(g, place, window, image)
-    u, (kh, kw) = g.new_zeros(*g.shape[:-2], *image), window
-    each = torch.arange(kh * kw, device=g.device).view(kh, kw)
-    _windows(u, window).copy_(torch.where(place[..., None, None] == each, g[..., None, None], 0))
-    return u
-
-
-def _gather(u: Tensor, place: Tensor, window: HeightWidth) -> Tensor:
-    if _by_kernel(u):
-        return gather(u, place, window)
-    return _windows(u, window).flatten(-2).gather(-1, place[..., None].long())[..., 0]
+# -- what our kernels do -----------------------------------------------------------------
 
 
 def largest(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:

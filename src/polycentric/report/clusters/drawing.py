@@ -1,7 +1,5 @@
 """Figures of clusters: over the rounds, on a map, in examples and numbers, and who learns alike (trees of updates)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +108,8 @@ def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, 
     lines: list[tuple[int, list[Tensor | None]]] = []
     for k in np.unique(places) if clusters is None else clusters:
         members = torch.from_numpy(np.flatnonzero(places == k))
-        has = torch.stack([torch.bincount(owner[labels == c], minlength=len(places))[members] > 0 for c in shown]).sum(
-            0
-        )
+        counts = torch.stack([torch.bincount(owner[labels == c], minlength=len(places)) for c in shown])
+        has = (counts[:, members] > 0).sum(0)
         draws = uniform(seed, "sheet", members)
         best = np.lexsort((draws.numpy(), -has.numpy()))[:clients]  # those with most of these classes
         for client in members[torch.from_numpy(best.copy())].tolist():

@@ -5,8 +5,6 @@ more, and what they would send is looked at. Nothing is mixed by that. Distances
 products of the clients' rows (clients x clients, float64), so nothing here grows with the square of a model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError, require
-from ...method import State
 from ...runs.loop import Run, trainer_of
 from ...runs.metrics import Integers, Reals
 from ...stacks.draw import seed_of, uniform
@@ -62,8 +59,8 @@ def updates(run: Run) -> tuple[Tensor, Tensor]:
         raise UsageError(f"method {run.method.name} does not say how its clients train, so updates cannot be compared")
     plain = replace(train, terms=())
     everyone = run.clients.everyone(run.state.round)
-    counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(_centers(run.state)))
-    centers = _centers(run.state)
+    centers = run.state.centers["model"]
+    counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(centers))
     mean = (counts.double().to(centers.device) @ centers.double() / counts.sum()).to(centers.dtype)
     found = []
     for block in everyone.blocks(run.clients.block_size):
@@ -123,10 +120,6 @@ def _in_order(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     index = torch.cat([index for index, _ in parts])
     order = index.argsort()
     return index[order], torch.cat([rows for _, rows in parts])[order]
-
-
-def _centers(state: State) -> Tensor:
-    return state.centers["model"]
 
 
 def matched(labels: Any, reference: Any) -> Integers:
@@ -204,8 +197,7 @@ def neighbours(gram: Reals, seed: int = 0) -> Reals:
     tsne = TSNE(
         metric="precomputed", init=first, perplexity=perplexity, random_state=seed_of(seed, "t-sne") % (1 << 32)
     )
-    found: Reals = np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
-    return found
+    return np.asarray(tsne.fit_transform(np.sqrt(squared_distances(gram))), dtype=np.float64)
 
 
 def cosines(rows: Tensor) -> Reals:

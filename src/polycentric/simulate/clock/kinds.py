@@ -1,7 +1,5 @@
 """Clocks: a paper's round numbers, delays on a graph, and phones on a radio link."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +19,7 @@ PerClient = float | tuple[float, ...] | tuple[tuple[float, ...], ...]  # for all
 
 @dataclass(frozen=True)
 class Normalised(Clock):
-    """Time in units of a trip to the edge: FedMes's clock.
+    """Time in units of one trip to the edge: the clock of the FedMes paper.
 
         a round with edges  t_comp + t_edge,     with a far center, or when edges meet the cloud  t_comp + t_c t_edge
 
@@ -53,17 +51,13 @@ class Normalised(Clock):
         """A trip, by the models moved."""
         return self.t_edge * self._models(load, hops)
 
-    def at_cloud(self, load: Load) -> float:
-        """In the trip already."""
-        return 0.0
-
     def _models(self, load: Load, moved: Pairs | Hops) -> Tensor:
         return moved.size / max(load.parameters * load.number, 1)
 
 
 @dataclass(frozen=True)
 class Delays(Clock):
-    """Seconds a step and seconds a link, whatever is sent: how network delay alone decides.
+    """Fixed seconds for a local step and for a link, whatever is sent: shows the effect of network delay alone.
 
         compute_k = steps_k c_k,      delta = `link` for all that two machines tell each other in an exchange
 
@@ -110,7 +104,7 @@ class Delays(Clock):
 
 @dataclass(frozen=True)
 class Physical(Clock):
-    """Cycles and radio: processors that compute, and links whose rate is Shannon's.
+    """Physical model of processors (cycles) and radio links (Shannon's rate).
 
         compute_k = c examples_k / f_k
         rate      = B log2(1 + h p / (B N0)),     h = g / dist^eta, times an exponential draw under Rayleigh fading
@@ -165,7 +159,8 @@ class Physical(Clock):
         for name in ("frequency", "distance"):
             value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
             good = value.numel() > 0 and bool((value > 0).all() and value.isfinite().all())
-            require(good, f"Physical.{name} must be positive, got {getattr(self, name)}")
+            typical = getattr(Physical, name)
+            require(good, f"Physical.{name} must be positive and finite, got {getattr(self, name)}; try {typical:g}")
             more = ", or clients x edges" if name == "distance" else ""
             fits = value.dim() <= (2 if more else 1)
             require(fits, f"Physical.{name} is one number, or one for each client{more}")
@@ -251,7 +246,9 @@ def _check(clock: Clock, *names: str, positive: bool = False) -> None:
     for name in names:
         value = getattr(clock, name)
         good = value is None or (0 < value < math.inf if positive else 0 <= value < math.inf)
-        require(good, f"{type(clock).__name__}.{name} must be {'positive' if positive else '>= 0'}, got {value}")
+        wanted, typical = "positive" if positive else ">= 0", getattr(type(clock), name)
+        hint = "; leave it out" if typical is None else f"; try {typical:g}"
+        require(good, f"{type(clock).__name__}.{name} must be {wanted} and finite, got {value}{hint}")
 
 
 register(Clock, "physical", Physical)

@@ -21,8 +21,6 @@ and where they talk in s turns, one after another (matchings), all of them wait:
 Exchanges of a round follow one another. Nothing is measured: the numbers are a function of seed and settings.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -40,19 +38,16 @@ from .traffic import Hops, Load, Pairs, largest
 
 @dataclass(frozen=True, kw_only=True)
 class Clock(ABC):
-    """Seconds of work and of messages.
+    """Seconds of work and of messages."""
 
-    Arguments:
-        deadline: seconds a center waits in an exchange; who would need longer is left out. None: for everybody.
-        broadcast: what a center sends to several clients is counted once in the bytes.
-    """
-
-    deadline: float | None = None
-    broadcast: bool = False
+    deadline: float | None = None  # seconds a center waits in an exchange; who would need longer is left out
+    broadcast: bool = False  # what a center sends to several clients is counted once in the bytes
 
     def __post_init__(self) -> None:
         good = self.deadline is None or self.deadline > 0
-        require(good, f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}")
+        require(
+            good, f"{type(self).__name__}.deadline must be a positive number of seconds, got {self.deadline}; try 5"
+        )
 
     @abstractmethod
     def at_client(self, load: Load) -> Tensor:
@@ -66,9 +61,9 @@ class Clock(ABC):
     def to_peer(self, load: Load, hops: Hops) -> Tensor:
         """Seconds of every message from client to client, (hops,)."""
 
-    @abstractmethod
     def at_cloud(self, load: Load) -> float:
-        """Seconds that edges and cloud take after their clients are done."""
+        """Seconds that edges and cloud take after their clients are done; by default they are in the clients' trip."""
+        return 0.0
 
     def needs(self, load: Load) -> Tensor:
         """Seconds from the center's first word to the client's last, (cohort,)."""

@@ -26,7 +26,7 @@ MANY_REGIONS = 500  # where only a part of the map is searched
 
 @dataclass(frozen=True)
 class ByCell(Around):
-    """`n` clients for every edge; one that stands in several cells is picked once, for all of them (FedMes).
+    """Select `n` clients for every edge; a client in several cells is selected once, for all of them (FedMes).
 
     Of the n clients of edge i a share |R| / |C_i| comes from every region R of its cell C_i, clients of one region
     being those that the same edges cover. With u clients alone and v in each overlap that is u n / (u + 2 v) alone and
@@ -46,9 +46,12 @@ class ByCell(Around):
     cells: Geometry | None = None
 
     def __post_init__(self) -> None:
-        within(self, n=">= 1")
+        within(self, n=">= 1; try 20")
         name = type(self.of).__name__
-        require(isinstance(self.of, Uniform | Active), f"ByCell.of must be Uniform or Active, got {name}")
+        require(
+            isinstance(self.of, Uniform | Active),
+            f"ByCell.of must be Uniform or Active, got {name}; try ByCell(20, of=Active(1))",
+        )
 
     def fitted(self, topology: Any) -> ByCell:
         """The same for the cells of the topology it is given to, unless it has its own."""
@@ -58,8 +61,8 @@ class ByCell(Around):
         """Some of every region."""
         if self.cells is None:
             raise UsageError(
-                "ByCell has no cells: give it to fedmes or hierarchical, which learn theirs in `prepare` and `run`, or "
-                "write ByCell(n, cells=Overlap())"
+                "ByCell has no cells: use it as select of fedmes or hierarchical in `pc.run`, or write "
+                "ByCell(n, cells=Overlap())"
             )
         regions = covered(self.cells, everyone.n_clients, everyone.seed, everyone.round).regions
         region = regions.of[everyone.index]
@@ -78,24 +81,24 @@ class ByCell(Around):
 
     def counts(self, edges: tuple[tuple[int, ...], ...], there: Tensor, key: tuple[int, int, int]) -> list[int]:
         """How many clients of every region, from how many there are."""
-        n_edges = 1 + max((max(e) for e in edges), default=0)
-        cell = [0] * n_edges
-        for mine, size in zip(edges, there.tolist(), strict=True):
-            for edge in mine:
-                cell[edge] += size
+        most = there.tolist()
+
+        def by_edge(counts: list[int]) -> list[int]:
+            total = [0] * (1 + max((max(mine) for mine in edges), default=0))
+            for mine, count in zip(edges, counts, strict=True):
+                for edge in mine:
+                    total[edge] += count
+            return total
+
+        cell = by_edge(most)
         # The edges of a region may want different shares of it; it gives the least, and they fill up elsewhere.
         exact = [
             self.n * size * min(1 / max(cell[e], self.n) for e in mine) if size else 0.0
-            for mine, size in zip(edges, there.tolist(), strict=True)
+            for mine, size in zip(edges, most, strict=True)
         ]
-        out = [min(math.floor(x + 1e-9), size) for x, size in zip(exact, there.tolist(), strict=True)]
-        got = [0] * n_edges
-        for mine, count in zip(edges, out, strict=True):
-            for edge in mine:
-                got[edge] += count
+        out = [min(math.floor(x + 1e-9), size) for x, size in zip(exact, most, strict=True)]
+        got = by_edge(out)
         tie = uniform(*key, "by cell", torch.arange(len(edges))).tolist()
-        most = there.tolist()
-
         race = [(round(out[r] - exact[r], 9), -tie[r], r) for r in range(len(edges)) if out[r] < most[r]]
         heapq.heapify(race)
         while race:

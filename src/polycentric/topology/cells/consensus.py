@@ -59,7 +59,7 @@ def edge_facts(topology: Topology, n_clients: int, sizes: Tensor | None = None, 
     every = torch.arange(n_clients)
     sizes = torch.ones(n_clients, dtype=torch.int64) if sizes is None else sizes
     known = topology.geometry is not None
-    require(known, f"{type(topology).__name__} has no cells: edge facts are about fedmes and hierarchical")
+    require(known, f"{type(topology).__name__} has no cells: use the topology of fedmes or hierarchical")
     cells = cast("OverCells", topology).plain
     cohort = Cohort(every, sizes, torch.ones(n_clients, dtype=torch.float64), n_clients, seed, 0)
     memory, _ = cells.meet(cells.remembers(n_clients), cohort, {})

@@ -43,14 +43,17 @@ class Coverage:
     @staticmethod
     def of(edge: Tensor, client: Tensor, n_edges: int, n_clients: int) -> Coverage:
         """Pairs in any order, every one once; a client that nobody covers is refused."""
-        require(len(edge) <= MOST_LINKS, f"the cells have {len(edge):,} pairs of edge and client, above {MOST_LINKS:,}")
+        require(
+            len(edge) <= MOST_LINKS,
+            f"the cells have {len(edge):,} pairs of edge and client, above {MOST_LINKS:,}: use fewer edges or clients",
+        )
         pair = torch.unique(client.long() * n_edges + edge.long())
         made = Coverage(pair % max(n_edges, 1), pair // max(n_edges, 1), n_edges, n_clients)
         lost = (made.covers == 0).nonzero()[:, 0]
         if len(lost):
             raise UsageError(
                 f"client {int(lost[0])} is in no cell ({len(lost)} such clients): every client needs an edge that "
-                "covers it; give it one, for example the nearest"
+                "covers it; put it into a cell, for example that of the nearest edge"
             )
         return made
 

@@ -22,7 +22,7 @@ from .tables import geometry
 
 @dataclass(frozen=True)
 class InCells:
-    """Clients in the cells of edges, alike or not, by FedMes's three settings.
+    """Partition for cells of edges, IID or not: FedMes's three settings a, b and c.
 
         a   clients alike, cells alike: IID
         b   clients unlike, cells alike: every client draws `per_client` classes out of all
@@ -60,11 +60,11 @@ class InCells:
         require(self.setting in ("a", "b", "c"), f"InCells.setting must be a, b or c, got {self.setting!r}")
         require(
             self.setting == "c" or not self.two_per_cell,
-            f"InCells.two_per_cell says which classes a cell has; in setting {self.setting} it has all: use c",
+            f"InCells.two_per_cell is about the classes of a cell; in setting {self.setting} it has all: use setting=c",
         )
         require(
             self.setting == "c" or self.mixed,
-            f"InCells.mixed says whose classes an overlap has; in setting {self.setting} all have all: use c",
+            f"InCells.mixed is about the classes in overlaps; in setting {self.setting} they have all: use setting=c",
         )
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
@@ -148,9 +148,9 @@ def compare_cells(own: Geometry | None, federation: Federation, seed: int) -> No
         apart = min(apart, int(((dealt != regions.of) & (federation.train.sizes.cpu() > 0)).sum()))
     if apart:
         warnings.warn(
-            f"the data are dealt for other cells than the method's: {apart} of {federation.n_clients} clients are "
-            'elsewhere; if that is not meant, give both the same, --partition "cells(setting=c, cells=...)" and --set '
-            '"cells=...", and a map one seed',
+            f"the data are partitioned for other cells than the method's: {apart} of {federation.n_clients} clients "
+            'are in other cells; to give both the same, write --partition "cells(setting=c, cells=...)" and --set '
+            '"cells=...", with the same seed for a map',
             stacklevel=3,
         )
 

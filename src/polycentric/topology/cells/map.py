@@ -88,9 +88,15 @@ class CellMap(Geometry):
 
     def __post_init__(self) -> None:
         require(1 <= self.edges <= MOST_EDGES, f"CellMap.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
-        within(self, radius="(0, inf)", speed="[0, inf)", pause="[0, inf)", metres="(0, inf)")
+        within(
+            self,
+            radius="(0, inf); try 0.3",
+            speed="[0, inf); try 0.05",
+            pause="[0, inf); try 0",
+            metres="(0, inf); try 1000",
+        )
         both = self.speed and self.trace
-        require(not both, "CellMap takes speed or trace: clients walk at random or as the file says")
+        require(not both, "CellMap takes speed (clients move at random) or trace (as a file says), not both")
         object.__setattr__(self, "digest", self.read.digest)
         object.__setattr__(self, "edges", len(self.stations))
         bare = np.isnan(self.radii)
@@ -201,7 +207,9 @@ class CellMap(Geometry):
         """Where every client is in a round, (clients, 2) float64."""
         there = self.default_n_clients
         fits = there is None or there == n_clients
-        require(fits, f"the map has places for {there} clients, but the federation has {n_clients}")
+        require(
+            fits, f"the map has places for {there} clients, but the federation has {n_clients}: take --clients {there}"
+        )
         if self.read.trace is not None:
             return self._seen(self.read.trace, round)
         placed = self.read.clients
@@ -272,7 +280,7 @@ def _traced(path: str, text: str) -> Trace:
     head, rows = _lines(path, text)
     require(head == ["round", "client", "x", "y"], f"'{path}' must begin with the line round,client,x,y")
     table = np.array([_numbers(path, line, row, 4) for line, row in rows[1:]]).reshape(-1, 4)
-    require(len(table) > 0, f"'{path}' has no line but its heading")
+    require(len(table) > 0, f"'{path}' has a heading and no other line")
     whole = (table[:, :2] == np.floor(table[:, :2])).all() and (table[:, :2] >= 0).all()
     require(bool(whole), f"'{path}': rounds and clients are whole numbers from 0")
     n = 1 + int(table[:, 1].max())

@@ -23,6 +23,11 @@ class SizedCells(Geometry):
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """(edges, clients) of every region."""
 
+    @cached_property
+    def n_edges(self) -> int:
+        """One more than the largest number."""
+        return 1 + max(max(edges) for edges, _ in self.regions)
+
     @property
     def default_n_clients(self) -> int:
         """The sum of the sizes."""
@@ -58,11 +63,6 @@ class Overlap(SizedCells):
         _check_sizes("Overlap", self.u, self.v, self.w)
 
     @property
-    def n_edges(self) -> int:
-        """Three."""
-        return 3
-
-    @property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """Alone, in pairs, in the middle."""
         alone = tuple(((i,), self.u) for i in range(3))
@@ -81,11 +81,6 @@ class RingCells(SizedCells):
     def __post_init__(self) -> None:
         require(1 <= self.edges <= MOST_EDGES, f"RingCells.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
         _check_sizes("RingCells", self.u, self.v)
-
-    @property
-    def n_edges(self) -> int:
-        """As many as were asked for."""
-        return self.edges
 
     @property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
@@ -109,12 +104,10 @@ class CellRegions(SizedCells):
         some = bool(self.regions) and self.default_n_clients > 0
         require(some, f"CellRegions has no clients in '{self.sizes}'; write for example '0:10 1:10 0+1:5'")
         n = self.n_edges
-        require(n <= MOST_EDGES, f"CellRegions names edge {n - 1:,}; there may be {MOST_EDGES:,}")
-
-    @property
-    def n_edges(self) -> int:
-        """One more than the largest number."""
-        return 1 + max(max(edges) for edges, _ in self.regions)
+        require(
+            n <= MOST_EDGES,
+            f"CellRegions names edge {n - 1:,}; there may be at most {MOST_EDGES:,} edges, counted from 0",
+        )
 
     @cached_property
     def regions(self) -> tuple[tuple[tuple[int, ...], int], ...]:
@@ -164,7 +157,7 @@ def shared(n: int, sizes: Sequence[float]) -> list[int]:
 
 def _check_sizes(what: str, *sizes: int) -> None:
     good = all(isinstance(s, int) and 0 <= s <= MOST_LINKS for s in sizes) and sum(sizes) > 0
-    require(good, f"{what} takes numbers of clients from 0 up, not all of them 0, got {', '.join(map(str, sizes))}")
+    require(good, f"{what} takes numbers of clients >= 0, not all of them 0, got {', '.join(map(str, sizes))}")
 
 
 register(Geometry, "overlap", Overlap)

@@ -8,8 +8,7 @@ import io
 import math
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,30 +44,28 @@ def _numbers(path: str, line: int, row: Iterable[str], wanted: int) -> list[floa
     return out
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
 def _read(path: str) -> str:
     try:
-        raw = Path(path).read_bytes() if Path(path).stat().st_size <= MOST_BYTES else None
-        require(raw is not None, f"'{path}' is larger than {MOST_BYTES >> 20} MiB; write pairs client,edge")
-        return (raw or b"").decode("utf-8-sig")
+        small = Path(path).stat().st_size <= MOST_BYTES
+        require(small, f"'{path}' is larger than {MOST_BYTES >> 20} MiB; write pairs client,edge")
+        return Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"'{path}' cannot be read: {reason}") from error
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class GivenCells(Geometry):
     """A coverage that is at hand: a table (edges, clients) of 0/1, dense or sparse."""
 
-    coverage: Coverage
-    path: str | None = None  # the file it was read from
+    coverage: Coverage = field(compare=False)
+    path: str | None = field(default=None, compare=False)  # the file it was read from
+    digest: str = field(init=False)  # of the pairs: equal cells, equal digests
+
+    def __post_init__(self) -> None:
+        pairs = torch.stack([self.coverage.edge, self.coverage.client]).numpy().tobytes()
+        sizes = str((self.n_edges, self.default_n_clients)).encode()
+        object.__setattr__(self, "digest", hashlib.sha256(pairs + sizes).hexdigest()[:12])
 
     @staticmethod
     def of(table: Tensor) -> GivenCells:
@@ -79,12 +76,6 @@ class GivenCells(Geometry):
         require(bool((one | (table.values() == 0)).all()), "cells are a table of edges x clients that holds 0 and 1")
         edge, client = table.indices()[:, one].cpu()
         return GivenCells(Coverage.of(edge, client, int(table.shape[0]), int(table.shape[1])))
-
-    @cached_property
-    def digest(self) -> str:
-        """Of the pairs: equal cells, equal digests."""
-        pairs = torch.stack([self.coverage.edge, self.coverage.client]).numpy().tobytes()
-        return hashlib.sha256(pairs + str((self.n_edges, self.default_n_clients)).encode()).hexdigest()[:12]
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -112,12 +103,6 @@ class GivenCells(Geometry):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_edges} edges, {self.default_n_clients} clients, {self.digest})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GivenCells) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
 
 def CellTable(path: str) -> GivenCells:
@@ -164,7 +149,9 @@ def _csv_pairs(path: str, text: str) -> tuple[list[int], list[int], int, int]:
             client.append(int(k))
             edge.append(int(e))
         return edge, client, 1 + max(edge, default=-1), 1 + max(client, default=-1)
-    if head and not all(_is_number(word) for word in head):
+    try:
+        list(map(float, head))
+    except ValueError:  # headings
         rows = rows[1:]
     edge, client = [], []
     width = len(rows[0][1]) if rows else 0
@@ -182,11 +169,10 @@ register(Geometry, "table", CellTable)
 
 def geometry(cells: Any) -> Geometry:
     """Cells as they may be given in Python: a geometry, its text, or a table (edges, clients) of 0/1."""
+    if isinstance(cells, str):
+        cells = part_of("cells", cells, Geometry)
     if isinstance(cells, Geometry):
         return cells
-    if isinstance(cells, str):
-        made: Geometry = part_of("cells", cells, Geometry)
-        return made
     try:
         table = cells if isinstance(cells, Tensor) else torch.as_tensor(np.asarray(cells, dtype=float))
     except (TypeError, ValueError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ class OverCells(Topology):
 
     cells: Geometry | Tensor
     bridge: float = 1.0
+    models: ClassVar[int] = 1  # of every edge: center i K + r is model r of edge i
+    cloud_every: ClassVar[int | None] = None  # rounds between meetings in a cloud; 0: never; None: there is no cloud
 
     def __post_init__(self) -> None:
-        within(self, bridge="> 0")
+        within(self, bridge="> 0; try 1")
         object.__setattr__(self, "cells", geometry(self.cells))
 
     @property
@@ -45,16 +47,6 @@ class OverCells(Topology):
     def n_edges(self) -> int:
         """How many edges."""
         return self.geometry.n_edges
-
-    @property
-    def models(self) -> int:
-        """Models of every edge: center i K + r is model r of edge i."""
-        return 1
-
-    @property
-    def cloud_every(self) -> int | None:
-        """Rounds between meetings in a cloud above the edges; 0: never; None: there is no cloud."""
-        return None
 
     @property
     def wires(self) -> Wires:
@@ -134,7 +126,7 @@ class Cells(OverCells):
 
     def words(self, n_clients: int) -> str:
         """Bridges."""
-        return f"{self.n_edges} edges, each the mean of the clients it covers; who is in several cells hears them all"
+        return f"{self.n_edges} edges, each the mean of the clients it covers; a client in several hears all of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +167,10 @@ class TwoLevel(OverCells):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}")
+        require(self.every >= 0, f"TwoLevel.every must be 0 (never) or a number of rounds, got {self.every}; try 5")
 
     @property
-    def cloud_every(self) -> int:
+    def cloud_every(self) -> int:  # type: ignore[override]
         """As said."""
         return self.every
 
@@ -204,7 +196,7 @@ class TwoLevel(OverCells):
     def words(self, n_clients: int) -> str:
         """Edges, and a cloud."""
         when = f"every {self.every} rounds" if self.every > 1 else "every round" if self.every else "never"
-        return f"{self.n_edges} edges, each the mean of the clients it covers; they meet in a cloud {when}"
+        return f"{self.n_edges} edges, each the mean of the clients it covers; a cloud averages the edges {when}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +225,7 @@ class CellClusters(OverCells):
         require(
             not self.geometry.moves,
             "several models at every edge need clients that stay: a client remembers its model at each of its edges, "
-            "and a walker's edges change; leave speed and trace out, or use one model",
+            "and a moving client's edges change; leave speed and trace out, or use models=1",
         )
 
     @property
@@ -242,7 +234,7 @@ class CellClusters(OverCells):
         return self.seeds
 
     @property
-    def models(self) -> int:
+    def models(self) -> int:  # type: ignore[override]
         """K."""
         return self.k
 
@@ -288,7 +280,8 @@ class CellClusters(OverCells):
         cells = super().cells_at(cohort)
         require(
             int(cells.covers.max()) <= self.most,
-            f"a client is covered by {int(cells.covers.max())} edges; several models at every edge allow {MOST}",
+            f"a client is covered by {int(cells.covers.max())} edges; several models at every edge allow {MOST}: "
+            "use models=1 or smaller cells",
         )
         return cells
 

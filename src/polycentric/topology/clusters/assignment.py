@@ -143,7 +143,7 @@ class ByDistance(Clustered):
         return None if self.features == "all" else self._fit(f"features={self.features!r} needs a model").spans
 
     def _fit(self, why: str) -> Fit:
-        require(self.fit is not None, f"{why}: begin with `prepare` or `run`")
+        require(self.fit is not None, f"{why}: start it with `pc.run`")
         assert self.fit is not None
         return self.fit
 
@@ -255,5 +255,9 @@ class Clusters(ByDistance):
 
     def words(self, n_clients: int) -> str:
         """Means of their clients."""
-        where = "they stay where the clustering put them" if self.frozen else "each is at the nearest, in every round"
+        where = (
+            "clients stay where the clustering put them"
+            if self.frozen
+            else "every round, each client goes to the nearest"
+        )
         return f"{min(self.k, n_clients)} centers, the means of their clients; {where}"

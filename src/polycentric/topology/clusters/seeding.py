@@ -2,14 +2,14 @@
 
 import math
 import warnings
-from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...errors import within
+from ...parts.aggregate import Robust
 from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
 from .assignment import ByDistance, inner_products, pieces
@@ -30,11 +30,7 @@ class OneBecomesMany(ByDistance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, restarts=">= 1", seeding=("kmeans++", "random"))
-
-    @abstractmethod
-    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
-        """The best of several clusterings."""
+        within(self, restarts=">= 1; try 20", seeding=("kmeans++", "random"))
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """Whatever else a center holds, every one of the K now has."""
@@ -43,7 +39,7 @@ class OneBecomesMany(ByDistance):
 
     def words(self, n_clients: int) -> str:
         """Once."""
-        return f"one center becomes {min(self.k, n_clients)}: what clients have learned is clustered then"
+        return f"one center becomes {min(self.k, n_clients)}: the models that clients have trained are clustered"
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Seeding(OneBecomesMany):
         if self.k > 1 and len(cohort) > 1 and not float(gram.diag().max()) > 0:
             warnings.warn(
                 "all clients sent the same model, so clustering them means nothing and all go to the first center: "
-                "let them train before they are clustered (a learning rate above 0, a longer warm_up)",
+                "let them train first, with a learning rate above 0 and a longer warm_up",
                 stacklevel=2,
             )
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
@@ -102,13 +98,6 @@ class Seeding(OneBecomesMany):
         return float(distance.min(1).values.clamp(min=0).sum()), nearest
 
 
-class RowRule(Protocol):
-    """What rows come to: a trimmed mean, a median."""
-
-    def of(self, rows: Tensor) -> Tensor:
-        """What rows (n, width), n > 0, come to, (width,)."""
-
-
 @dataclass(frozen=True)
 class TrimmedSeeding(OneBecomesMany):
     """Trimmed k-means of what all clients have learned from a common start, once (Ghosh et al.'s second stage).
@@ -125,12 +114,12 @@ class TrimmedSeeding(OneBecomesMany):
 
     restarts: int = 10
     iterations: int = 8
-    rule: RowRule = field(kw_only=True)
+    rule: Robust = field(kw_only=True)
     outliers: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, iterations=">= 1", outliers="[0, 0.5)")
+        within(self, iterations=">= 1; try 8", outliers="[0, 0.5); try 0.1")
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best of several clusterings."""

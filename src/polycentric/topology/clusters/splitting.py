@@ -63,7 +63,8 @@ class Splitting(Clustered):
     line = "one center, that splits in two where its clients disagree: how often is decided during the run"
 
     def __post_init__(self) -> None:
-        within(self, eps1=">= 0", eps2=">= 0", gamma="[0, 1]", t_min=">= 0", linkage=("single", "complete", "average"))
+        within(self, eps1=">= 0; try 0.25", eps2=">= 0; try 0.4", gamma="[0, 1]; try 0")
+        within(self, t_min=">= 0; try 20", linkage=("single", "complete", "average"))
 
     def remembers(self, n_clients: int) -> Stacks:
         """Where every client is, which child it goes to, its last |D_i| and |mean D|, every center's parent; splits."""
@@ -184,7 +185,7 @@ def bipartition(similarity: Tensor, linkage: Linkage = "single") -> Bipartition:
     Bipartition(second=tensor([False, False,  True]), cross=-0.5, gap=1.25)
     """
     n = len(similarity)
-    require(n >= 2, f"a bipartition needs at least two, got {n}")
+    require(n >= 2, f"a bipartition needs at least two clients, got {n}")
     distance = (1 - similarity.double().cpu()).clamp(min=0).numpy()
     distance = (distance + distance.T) / 2
     np.fill_diagonal(distance, 0)

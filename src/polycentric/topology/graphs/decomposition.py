@@ -266,7 +266,10 @@ def plan_for(
     disconnected: Disconnected = "refuse",
 ) -> MatchingPlan:
     """The plan of a network on n clients; made once."""
-    require(n <= LARGEST, f"MATCHA's plan takes eigenvectors of {n} x {n} numbers: at most {LARGEST} clients")
+    require(
+        n <= LARGEST,
+        f"MATCHA's plan takes eigenvectors of {n} x {n} numbers: take at most {LARGEST} clients, or use dpsgd",
+    )
     graph = graph_for(network, n, disconnected)
     parts = network.matchings(n) or coloured(graph)
     together = schedule == "periodic"

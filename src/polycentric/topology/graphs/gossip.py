@@ -23,7 +23,10 @@ DENSE = 400  # clients up to which all eigenvalues are computed; beyond, only th
 def zeta(weights: Mixing) -> float:
     """The second largest eigenvalue of a symmetric doubly stochastic mixing, in magnitude; 1: no consensus."""
     n = weights.shape[0]
-    require(doubly_stochastic(weights), "zeta is of a symmetric mixing whose rows and columns sum to one")
+    require(
+        doubly_stochastic(weights),
+        "zeta is of a symmetric mixing whose rows and columns sum to one: use metropolis(graph)",
+    )
     if n < 2:
         return 0.0
     matrix = weights.to_csr()
@@ -64,13 +67,6 @@ def link_facts(pairs: Tensor, n: int) -> dict[str, Any]:
     return {"links": len(pairs), "neighbours": [int(degree.min()), int(degree.max())]}
 
 
-def weight_facts(weights: Mixing) -> dict[str, Any]:
-    """Links and zeta of a symmetric doubly stochastic mixing."""
-    receiver, sender, _ = weights.links
-    pairs = torch.stack([receiver, sender], 1)[receiver < sender]
-    return link_facts(pairs, weights.shape[0]) | {"zeta": zeta(weights)}
-
-
 class Peers(Topology):
     """No center: every client is its own and averages with those beside it.
 
@@ -99,7 +95,10 @@ class Peers(Topology):
         self.n_centers(n_clients)
         ones = torch.ones(n_clients, dtype=torch.int64)
         everyone = Cohort(torch.arange(n_clients), ones, ones.double(), n_clients, seed, 0)
-        return weight_facts(self.mixing({}, everyone))
+        weights = self.mixing({}, everyone)
+        receiver, sender, _ = weights.links
+        pairs = torch.stack([receiver, sender], 1)[receiver < sender]
+        return link_facts(pairs, n_clients) | {"zeta": zeta(weights)}
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,10 @@ class Graph(Peers):
         n, m = self.weights.shape
         require(n == m, f"the weights of a Graph are clients x clients, got {n} x {m}")
         worst = float((self.weights.total - 1).abs().max()) if n else 0.0
-        require(worst <= 1e-9, f"a row of the weights of a Graph is off one by {worst:.2g}: use metropolis(graph)")
+        require(
+            worst <= 1e-9,
+            f"the rows of the weights of a Graph must sum to 1, and one is off by {worst:.2g}: use metropolis(graph)",
+        )
         even = doubly_stochastic(self.weights)
         require(even, "the weights of a Graph are not symmetric, so its mean would drift: use metropolis(graph)")
 
@@ -157,7 +159,7 @@ class Graph(Peers):
         """One for each client."""
         require(
             n_clients == self.weights.shape[0],
-            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}: weigh a graph "
+            f"the graph is for {self.weights.shape[0]} clients, but the federation has {n_clients}: give weights "
             f"for clients 0 .. {n_clients - 1}, or name one, as in dpsgd(graph=Ring())",
         )
         return n_clients
@@ -175,13 +177,9 @@ def present(everyone: Mixing, cohort: Cohort) -> Mixing:
     off = (at[receiver] >= 0) & (at[sender] >= 0) & (receiver != sender)
     receiver, sender, weight = receiver[off], sender[off], weight[off]
     own = torch.ones(cohort.n_clients, dtype=torch.float64).index_add_(0, receiver, -weight)[cohort.index]
-    return Mixing.sparse(
-        torch.cat([receiver, cohort.index]),
-        torch.cat([at[sender], torch.arange(len(cohort))]),
-        torch.cat([weight, own]),
-        (cohort.n_clients, len(cohort)),
-        "keep",
-    )
+    every = torch.arange(len(cohort))
+    links = torch.cat([receiver, cohort.index]), torch.cat([at[sender], every]), torch.cat([weight, own])
+    return Mixing.sparse(*links, (cohort.n_clients, len(cohort)), "keep")
 
 
 def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:

@@ -18,7 +18,7 @@ from .networks import Disconnected, Network, Ring, network_of
 
 @dataclass(frozen=True)
 class Matchings(Peers):
-    """Neighbours on a graph whose matchings take turns by chance (MATCHA).
+    """Neighbours on a graph of which every round uses some matchings, drawn at random (MATCHA).
 
         up   W = I - alpha sum_j B_j L_j,    B_j = 1 with probability p_j, the same coins at every client
 
@@ -26,13 +26,11 @@ class Matchings(Peers):
     above one.
 
     Arguments:
-        graph: such as `Ring()`, `ErdosRenyi(0.3)`, or a networkx graph on 0 .. n-1.
+        graph, only_own, disconnected: as in `Gossip`.
         budget: matchings used in a round on average, as a share of all; 1 uses all of them in every round.
         schedule: "matcha" gives every matching a coin of its own, with the best probabilities under the budget;
             "periodic" throws one coin for all of them.
         alpha: how far neighbours move towards each other; None: as makes them agree fastest.
-        only_own: names that are carried along but not mixed.
-        disconnected: "allow" takes a graph in several parts; each then agrees within itself only.
     Reference: Wang et al., MATCHA: speeding up decentralized SGD via matching decomposition sampling, 2019.
     """
 
@@ -46,7 +44,8 @@ class Matchings(Peers):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", network_of(self.graph))
-        within(self, budget="[0, 1]", schedule=("matcha", "periodic"), alpha="> 0")
+        within(self, budget="[0, 1]; try 0.5", schedule=("matcha", "periodic"))
+        within(self, alpha="> 0; leave it out and the best one is computed")
 
     def plan(self, n_clients: int) -> MatchingPlan:
         """Matchings, probabilities and mixing weight on that many clients; made once."""

@@ -68,7 +68,7 @@ class Torus(Network):
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        within(self, rows=">= 2")
+        within(self, rows=">= 2; leave it out for a torus as square as possible")
 
     def of(self, n: int) -> networkx.Graph:
         """A periodic grid."""
@@ -86,7 +86,7 @@ class Torus(Network):
 
 @dataclass(frozen=True)
 class Complete(Network):
-    """Everybody is next to everybody."""
+    """Every client is a neighbour of every other."""
 
     def of(self, n: int) -> networkx.Graph:
         """All pairs."""
@@ -95,7 +95,7 @@ class Complete(Network):
 
 @dataclass(frozen=True)
 class StarGraph(Network):
-    """A star: client 0 is next to everybody, the others to it alone."""
+    """A star: client 0 is a neighbour of all others, which have no other neighbour."""
 
     def of(self, n: int) -> networkx.Graph:
         """Client 0 with all others."""
@@ -114,7 +114,7 @@ class Exponential(Network):
 
 @dataclass(frozen=True)
 class ErdosRenyi(Network):
-    """Every pair is joined with probability `p`, by itself; drawn again until connected, if that can be had."""
+    """Every pair is joined with probability `p`, independently; drawn again until connected, where possible."""
 
     p: float = 0.3
     seed: int = 0
@@ -137,7 +137,7 @@ class Geometric(Network):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        within(self, radius="> 0")
+        within(self, radius="> 0; try 0.4")
 
     def of(self, n: int) -> networkx.Graph:
         """A random geometric graph."""
@@ -146,7 +146,7 @@ class Geometric(Network):
 
 @dataclass(frozen=True)
 class SmallWorld(Network):
-    """A ring where everybody is next to the `k` nearest, every edge moved elsewhere with probability `p`.
+    """A ring where every client has its `k` nearest as neighbours; every edge is moved with probability `p`.
 
     Reference: Watts, Strogatz, Collective dynamics of small-world networks, Nature 1998.
     """
@@ -156,7 +156,7 @@ class SmallWorld(Network):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.k >= 2 and self.k % 2 == 0, f"SmallWorld.k must be an even number >= 2, got {self.k}")
+        require(self.k >= 2 and self.k % 2 == 0, f"SmallWorld.k must be an even number >= 2, got {self.k}; try 4")
         within(self, p="[0, 1]")
 
     def of(self, n: int) -> networkx.Graph:
@@ -186,7 +186,9 @@ class Edges(Network):
         found, where = set(), Path(path)
         try:
             if where.stat().st_size > LARGEST:
-                raise UsageError(f"'{path}' has {where.stat().st_size:,} bytes; an edge file may have {LARGEST:,}")
+                raise UsageError(
+                    f"'{path}' has {where.stat().st_size:,} bytes; an edge file may have at most {LARGEST:,}"
+                )
             lines = where.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"

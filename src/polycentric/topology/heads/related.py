@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ...errors import within
 from ...stacks import Cohort, Links, Mixing, Stacks, View
-from ..base import Direction, Topology, Wires, nothing, one_row_each
+from ..base import Direction, Topology, Wires, nothing
 from ..graphs.gossip import Gossip, present, weights_for
 from ..graphs.networks import Disconnected, Network
+from ..star import Star
 from .covariance import TaskSets, cov_and_prec, floored, steepest
 
 
@@ -30,11 +31,11 @@ class Tasks(Topology):
     """What topologies with related tasks have in common."""
 
     reads_updates = True  # how tasks are related is found from what clients send
-    beta: float | None
-    eps: float
-    per_n: bool
-    own_terms: bool
-    limit: float
+    beta: float | None  # weight of the fresh covariance beside the neighbours'; 1: nobody is asked
+    eps: float  # floor of the spectra
+    per_n: bool  # divide the penalty of set j by n_j
+    own_terms: bool  # keep j = k only; cheaper, and not the gradient of the objective
+    limit: float  # largest eigenvalue of Q that the clients' steps allow; beyond it a warning
 
     @abstractmethod
     def sets(self, n: int) -> TaskSets:
@@ -46,8 +47,8 @@ class Tasks(Topology):
 
     def remembers(self, n_clients: int) -> Stacks:
         """Examples of every client that came (0: it has not yet), and the matrices."""
-        alone = self.sets(n_clients).alone() if len(self.sets(n_clients).sizes) == n_clients else None
-        flat = torch.zeros(int(self.sets(n_clients).place[-1]), dtype=torch.float64) if alone is None else alone
+        sets = self.sets(n_clients)
+        flat = sets.alone() if len(sets.sizes) == n_clients else torch.zeros(int(sets.place[-1]), dtype=torch.float64)
         return {
             "examples": torch.zeros(n_clients, dtype=torch.float64),
             "covariance": flat,
@@ -94,8 +95,8 @@ class Tasks(Topology):
             return memory, centers
         seen, n = memory["examples"].cpu() > 0, arrived.n_clients
         sets, (fewer, mask) = self.sets(n), self.sets(n).within(seen)
-        beta = torch.full((len(fewer.sizes),), self.beta or 0.0, dtype=torch.float64)
-        beta = 1 / (fewer.sizes + 1.0).double() if self.beta is None else beta
+        alone = 1 / (fewer.sizes + 1.0).double()
+        beta = alone if self.beta is None else torch.full_like(alone, self.beta)
         tasks = centers["task"].cpu().double()
         gram = fewer.gram(tasks / tasks.abs().max().clamp(min=1e-300))  # a scale does not matter, and squares overflow
         flat = fewer.combined(memory["covariance"].cpu()[mask], gram, self.heard(seen), beta, self.eps)
@@ -135,13 +136,7 @@ class TaskGraph(Tasks, Gossip):
 
         Q  =  sum_j 1/n_j E_j Omega_j^-1 E_j^T        over the closed neighbourhoods N(j)
 
-    Arguments:
-        graph, only_own, disconnected: as in `Gossip`.
-        beta: weight of the fresh covariance beside the neighbours'; None: 1 / (|N(k)| + 1); 1: nobody is asked.
-        eps: floor of the spectra.
-        per_n: divide a neighbourhood's penalty by n_j.
-        own_terms: keep j = k only; cheaper, and not the gradient of the objective.
-        limit: largest eigenvalue of Q that the clients' steps allow; beyond it a warning.
+    `graph`, `only_own` and `disconnected` as in `Gossip`; beta is 1 / (|N(k)| + 1) where it is None.
     """
 
     beta: float | None = None
@@ -153,7 +148,7 @@ class TaskGraph(Tasks, Gossip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, beta="(0, 1]", eps="(0, 0.5]")
+        within(self, beta="(0, 1]; leave it out for 1 / (neighbours + 1)", eps="(0, 0.5]; try 0.001")
 
     def sets(self, n: int) -> TaskSets:
         """The closed neighbourhoods."""
@@ -169,9 +164,7 @@ class TaskGraph(Tasks, Gossip):
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Rows of the identity, or of Q."""
-        return (
-            self.related(memory, cohort, name) if name in ("pull", "stiffness") else super().down(memory, cohort, name)
-        )
+        return (self.related if name in ("pull", "stiffness") else super().down)(memory, cohort, name)
 
     @property
     def wires(self) -> Wires:
@@ -218,7 +211,7 @@ class TaskStar(Tasks):
     line = "one center averages the models; tasks are kept apart, related by a covariance learned during the run"
 
     def __post_init__(self) -> None:
-        within(self, beta="(0, 1]", eps="(0, 0.5]")
+        within(self, beta="(0, 1]; try 1", eps="(0, 0.5]; try 0.001")
 
     def n_rows(self, n_clients: int, name: str) -> int:
         """One model; a task, and what belongs to it, for each client."""
@@ -244,8 +237,7 @@ class TaskStar(Tasks):
         """One row for the models; every task to its own."""
         if name == "task":
             return Mixing.scatter(cohort.index, cohort.n_clients, rest="keep")
-        center = torch.zeros(len(cohort), dtype=torch.int64)
-        return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
+        return Star(self.equal).up(memory, cohort, name)
 
     @property
     def wires(self) -> Wires:
@@ -262,7 +254,7 @@ class AddsUp(Wires):
     def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
         """One row for each client."""
         if way == "down" and (self.names is None or name in self.names):
-            return one_row_each(cohort, width)
+            return Links(torch.arange(len(cohort)), cohort.index, torch.full((len(cohort),), width).double())
         return super().messages(way, memory, cohort, name, mixing, width)
 
 
@@ -286,7 +278,8 @@ class Duals(Topology):
     reads_updates = True
 
     def __post_init__(self) -> None:
-        within(self, strength="(0, inf)", relation=("learned", "none", "same"), every=">= 1", eps="(0, 0.5]")
+        within(self, strength="(0, inf); try 0.01", relation=("learned", "none", "same"))
+        within(self, every=">= 1; try 10", eps="(0, 0.5]; try 0.001")
 
     def n_centers(self, n_clients: int) -> int:
         """A dual sum for each task."""
