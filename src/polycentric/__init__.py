@@ -6,7 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, from_arrays
+
+    # isort: split
+    from .data import from_dataset, from_frame, load
     from .errors import Diverged, Lost, UsageError
     from .learn import Looped, Stacked, Train
     from .method import Exchange, Method, State
@@ -52,7 +55,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "errors": "Diverged Lost UsageError",
     "method": "Exchange Method State",
     "round": "run_round",
-    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards from_arrays from_dataset "
+    "from_frame load",
     "learn": "Looped Stacked Train",
     "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
     "hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
@@ -118,5 +122,6 @@ __all__ += [
 __all__ += ["SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train"]
 __all__ += ["TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "choose_k", "compare", "dpa_sgd", "dpsgd"]
 __all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
+__all__ += ["from_arrays", "from_dataset", "from_frame"]
 __all__ += ["hierarchical", "ifca", "join_ranks", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl"]
 __all__ += ["nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]

@@ -689,6 +689,15 @@ def test_imported_data_are_those_of_the_path(here, say, fill_folder):
     assert say("data", "show", "kept", "--partition", "iid", "--clients", "2").code == 0
 
 
+def test_pictures_are_resized_when_they_are_imported(here, say):
+    picture_folder(here / "mine")
+    assert say("data", "import", "mine", "--size", "3x5").code == 0
+    assert load("mine").shape == (3, 3, 5)
+    for size in ("64", "0x4", "4x4x3", "ax4"):
+        ended = say("data", "import", "mine", "--size", size, "--force")
+        assert (ended.code, len(ended.lines)) == (2, 1) and f"'{size}'" in ended.err and "64x64" in ended.err
+
+
 def test_an_npz_is_imported_under_its_own_name(here, say):
     ended = say("data", "import", "ok.npz")
     assert ended.code == 0 and ended.err.endswith("use it with --data ok\n")

@@ -9,6 +9,7 @@ import typer
 
 from .bench import bench
 from .comparing import compare, curves, participation, reproduce, sweep
+from .importing import data_import
 from .options import Quiet, of_settings, settings_of
 from .running import clusters, personalize, resume, run
 from .topology import topology_app
@@ -85,22 +86,7 @@ def data_show(
     stdout.print(describe(federation))
 
 
-@data_app.command("import")
-def data_import(
-    path: Annotated[
-        Path,
-        typer.Argument(help="An .npz file, LEAF json, IDX or CIFAR binary files, or images as CLIENT/CLASS/*.png."),
-    ],
-    name: Annotated[str | None, typer.Option(help="What to call it. [default: the name of the file or folder]")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a data set of that name.")] = False,
-) -> None:
-    """Import data of your own, so that --data NAME finds them."""
-    from ..data import install
-    from .screen import say
-
-    called = path.resolve().stem if name is None else name
-    where = install(path, called, force=force)
-    say(f"imported as {where}; use it with --data {called}")
+data_app.command("import")(data_import)
 
 
 @app.command()

@@ -51,9 +51,9 @@ def units(federation: Federation) -> list[str]:
 
 
 def number_or_class(federation: Federation) -> list[str]:
-    """Real targets that look like classes."""
+    """Real targets that look like classes; of a table it was shown, and said, what they are."""
     y = federation.train.y
-    if federation.kind != "numbers" or y.dim() != 1:
+    if federation.kind != "numbers" or y.dim() != 1 or federation.recipe is not None:
         return []
     values = torch.unique(y)
     if not 1 < len(values) <= min(FEW, len(y) - 1) or not bool((values == values.round()).all()):

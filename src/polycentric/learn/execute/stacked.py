@@ -57,7 +57,7 @@ class Stacked(Executor):
             by = to_device_of(next(iter(rows.values())), order)
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
-        steps = self.steps(learner, BatchSchedule(self.split, cohort, plan))
+        steps = self.steps(learner, BatchSchedule(self.split, cohort, plan, self.task.augment))
         with (
             seeded(self.drawing, cohort.seed, cohort.round, cohort.index[0], "modules"),
             use_gpu_kernels(self.task.device),
@@ -75,7 +75,7 @@ class Stacked(Executor):
         def one(carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
             return learner.step(carry, row, batch, self.client)
 
-        gather = partial(batch_at, self.task, self.split)
+        gather = partial(batch_at, self.task, self.split, schedule.augment)
         return Steps(learner, vmap(one, randomness="different"), gather, schedule, self.client.descent is not None)
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
