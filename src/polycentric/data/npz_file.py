@@ -40,6 +40,7 @@ WINDOW = 80  # characters in, one out: LEAF's task on Shakespeare
 KNOWN = (
     *("x", "jpeg", "offset", "text", "role", "vocab", "symbols", "y", "classes", "client", "client_names"),
     *("test", "canonical_test", "group", "group_names", "protected", "note", "targets", "columns", "recipe"),
+    *("channels", "recording"),
 )
 
 

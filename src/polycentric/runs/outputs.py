@@ -177,7 +177,7 @@ def edges_table(run: Run) -> str:
 
 def identity(made: Run) -> str:
     """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
-    bound = made.settings.model_dump(exclude=without("bound"))
+    bound = made.settings.model_dump(exclude=without("bound"), exclude_defaults=True)  # later options orphan nobody
     facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
     text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
