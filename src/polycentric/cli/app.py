@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .bench import bench
+from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
 from .options import Quiet, of_settings, settings_of
 from .running import clusters, personalize, resume, run
@@ -81,6 +82,9 @@ def data_show(
         heat_map(federation, png)
         say(f"drawn in {png}")
     stdout.print(describe(federation))
+
+
+data_app.command("check")(data_check)
 
 
 @data_app.command("import")
