@@ -125,11 +125,12 @@ def _compared(tried: Probe, way: str, other: str, unit: str) -> str:
     a, b = WAYS[way][0], WAYS[other][0]
     if not found.sure:
         return f"whether {_verb(a, 'beat')} {b} cannot be told ({_points(found.mean, found)})"
-    mean, better = found.mean, found.better
+    mean, better, worse = found.mean, found.better, found.worse
     if found.sure < 0:
-        way, other, a, b, mean, better = other, way, b, a, -mean, found.worse
+        way, other, a, b, mean, better, worse = other, way, b, a, -mean, worse, better
     scores = f"{100 * tried.score(way):.1f} against {100 * tried.score(other):.1f} {unit}"
     clients = f"{better} of {len(tried.clients)} clients"
+    clients += f", worse for {worse}" if 4 * better < 3 * len(tried.clients) else ""  # many may be as well off
     return f"{_verb(a, 'beat')} {b} for {clients} ({_points(mean, found)}: {scores})"
 
 
@@ -143,7 +144,8 @@ def _points(mean: float, found: Difference) -> str:
     >>> _points(0.123, Difference(0.123, 0.011, 34, 5, 2.0))
     '+12.3 ± 1.1 points'
     """
-    return f"{100 * mean:+.1f} ± {100 * found.error:.1f} points"
+    digits = 1 if found.error >= 0.0005 else 2
+    return f"{100 * mean:+.{digits}f} ± {100 * found.error:.{digits}f} points"
 
 
 def _how_many(tried: Probe) -> str:
