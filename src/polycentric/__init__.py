@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .parts.privacy import Gaussian
     from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .round import run_round
+    from .runs.check_data import Check, check_data
     from .runs.choose_k import choose_k
     from .runs.grid import compare
     from .runs.loop import Callback, Run
@@ -66,6 +67,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "parts.optimizer": "SGD Adam Average Momentum",
     "parts.privacy": "Gaussian",
     "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
+    "runs.check_data": "Check check_data",
     "runs.choose_k": "choose_k",
     "runs.grid": "compare",
     "runs.loop": "Callback Run",
@@ -102,7 +104,18 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "ByCell", "Callback", "CellMap", "CellRegions"]
-__all__ += ["CellTable", "Cells", "Churn", "Classes", "Clusters", "Complete", "Curvature", "Delays", "Dirichlet"]
+__all__ += [
+    "CellTable",
+    "Cells",
+    "Check",
+    "Churn",
+    "Classes",
+    "Clusters",
+    "Complete",
+    "Curvature",
+    "Delays",
+    "Dirichlet",
+]
 __all__ += ["Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation", "Gaussian"]
 __all__ += ["Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum", "LabelFlip"]
 __all__ += ["LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment"]
@@ -120,7 +133,18 @@ __all__ += [
     "Simulation",
 ]
 __all__ += ["SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train"]
-__all__ += ["TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "choose_k", "compare", "dpa_sgd", "dpsgd"]
+__all__ += [
+    "TrimmedMean",
+    "TwoLevel",
+    "Uniform",
+    "UsageError",
+    "cfl",
+    "check_data",
+    "choose_k",
+    "compare",
+    "dpa_sgd",
+    "dpsgd",
+]
 __all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
 __all__ += ["from_arrays", "from_dataset", "from_frame"]
 __all__ += ["hierarchical", "ifca", "join_ranks", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .bench import bench
+from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
 from .importing import data_import
 from .options import Quiet, of_settings, settings_of
@@ -87,6 +88,7 @@ def data_show(
 
 
 data_app.command("import")(data_import)
+data_app.command("check")(data_check)
 
 
 @app.command()
