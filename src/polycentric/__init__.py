@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .runs.check_data import Check, check_data
     from .runs.choose_k import choose_k
     from .runs.grid import compare
+    from .runs.layers import layers
     from .runs.loop import Callback, Run
     from .runs.observers import Moment
     from .runs.settings import Settings
@@ -70,6 +71,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "runs.check_data": "Check check_data",
     "runs.choose_k": "choose_k",
     "runs.grid": "compare",
+    "runs.layers": "layers",
     "runs.loop": "Callback Run",
     "runs.observers": "Moment",
     "runs.settings": "Settings",
@@ -147,5 +149,5 @@ __all__ += [
 ]
 __all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
 __all__ += ["from_arrays", "from_dataset", "from_frame"]
-__all__ += ["hierarchical", "ifca", "join_ranks", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl"]
-__all__ += ["nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]
+__all__ += ["hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta", "metropolis", "mocha"]
+__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]

@@ -62,6 +62,18 @@ def npz(path: str | Path, *, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
         return _examples(path, arrays, limit)
 
 
+def without_targets(path: Path, limit: int = LIMIT) -> tuple[Tensor, int, tuple[str, ...]]:
+    """The examples of a file that need not say what they are: x, the number of symbols, and names of features."""
+    with reading(path):
+        check_names(path)
+        arrays, name = unzipped(path, KNOWN, limit), path.name
+        require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg): it is not in the layout")
+        symbols = _number(name, arrays, "symbols")
+        x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
+        require(len(x) > 0, f"{name} has no examples")
+        return x, symbols, _names(name, arrays, "columns")
+
+
 def check_names(path: Path) -> None:
     """Refuse an array that nobody would read: `clients` in place of `client` would be a set without clients."""
     for name in names_in(path):

@@ -150,12 +150,9 @@ class Task:
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
         parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
-        found = functional_call(self.module, parameters, self._arguments(x))
-        if isinstance(found, tuple | list):  # several heads: side by side
-            return torch.cat([part.flatten(1) for part in found], 1)
-        return torch.as_tensor(found)
+        return side_by_side(functional_call(self.module, parameters, self.arguments(x)))
 
-    def _arguments(self, x: Tensor) -> tuple[Tensor, ...]:
+    def arguments(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the module is called with."""
         if not self.several:
             return (x,)
@@ -195,6 +192,13 @@ class Task:
         if missing.unexpected_keys:
             raise UsageError(f"the model has no parameter {missing.unexpected_keys[0]}")
         return module.eval()
+
+
+def side_by_side(found: object) -> Tensor:
+    """What a module gave, (batch, outputs); several heads one after another."""
+    if isinstance(found, tuple | list):
+        return torch.cat([part.flatten(1) for part in found], 1)
+    return torch.as_tensor(found)
 
 
 def try_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
