@@ -14,6 +14,7 @@ from .importing import data_import
 from .options import Quiet, of_settings, settings_of
 from .running import clusters, personalize, resume, run
 from .topology import topology_app
+from .using import assign, evaluate, export, predict
 
 app = typer.Typer(
     name="polycentric",
@@ -37,7 +38,9 @@ def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Fo
     demonstrate(out, quiet)
 
 
-for command in (run, resume, personalize, clusters, compare, curves, participation, sweep):
+for command in (run, resume, personalize, clusters, export, predict, assign, evaluate):
+    app.command()(command)
+for command in (compare, curves, participation, sweep):
     app.command()(command)
 
 
