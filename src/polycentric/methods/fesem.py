@@ -82,7 +82,9 @@ def fesem(
     start = (1, (Exchange((long,), seed, first, aggregate),))
     if match == "loss":
         told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
-        return Method("fesem", (start, (1, (Exchange((train,), Choice(k, weighted), select, aggregate, center, **told),))))
+        return Method(
+            "fesem", (start, (1, (Exchange((train,), Choice(k, weighted), select, aggregate, center, **told),)))
+        )
     clusters = Clusters(k, weighted, features=features, absent=absent, reseed=reseed, frozen=match == "anchor")
     learn = Exchange((train,), clusters, select, aggregate, center)
     if match == "distance":

@@ -23,8 +23,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ...errors import within
-from ...stacks import Cohort, Mixing, Stacks
+from ...stacks import Cohort, Links, Mixing, Stacks
 from ...stacks.draw import uniform
+from ..base import Direction, Wires
 from .assignment import ByDistance, inner_products
 from .seeding import lloyd, seeded
 from .splitting import cosines
@@ -53,6 +54,11 @@ class Anchored(ByDistance):
         client, center = torch.arange(n).repeat_interleave(k), torch.arange(k).repeat(n)
         return Mixing.sparse(client, center, torch.full((n * k,), 1 / k, dtype=torch.float64), (n, k))
 
+    @property
+    def wires(self) -> Wires:
+        """The centers are on one machine, which sends one model."""
+        return OneModel()
+
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best grouping of the updates, under the labels that the fewest clients must change."""
         anchor = centers["model"].mean(0, dtype=torch.float64)
@@ -64,11 +70,21 @@ class Anchored(ByDistance):
         runs = [lloyd(gram, start, self.k, self.iterations) for start in starts]
         total, found = min(runs, key=lambda run: run[0])  # the present groups win ties
         spread = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
-        return {"assignment": relabelled(found, here, self.k), "distance": spread} | self.noted(cohort, sent)
+        return {"distance": spread} | self.placed(memory, cohort, relabelled(found, here, self.k))
 
     def words(self, n_clients: int) -> str:
         """Who is grouped by what."""
         return f"{min(self.k, n_clients)} centers; clients are grouped by their updates from the mean of all centers"
+
+
+@dataclass(frozen=True)
+class OneModel(Wires):
+    """The mean of all centers is sent, not the centers."""
+
+    def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A row for every client."""
+        every = torch.arange(len(cohort))
+        return Links(every, torch.zeros_like(every), torch.full((len(every),), width, dtype=torch.float64))
 
 
 def relabelled(found: Tensor, before: Tensor, k: int) -> Tensor:
