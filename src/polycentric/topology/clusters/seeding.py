@@ -69,7 +69,8 @@ class Seeding(OneBecomesMany):
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
         total, assignment = min(runs, key=lambda run: run[0])
         distance = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
-        return {"distance": distance} | self.placed(memory, cohort, assignment) | self.noted(cohort, sent)
+        placed = torch.ones(len(cohort), dtype=torch.bool)
+        return {"assignment": assignment, "distance": distance, "placed": placed} | self.noted(cohort, sent)
 
     def lloyd(self, gram: Tensor, cohort: Cohort, restart: int) -> tuple[float, Tensor]:
         """(intra-cluster distance, assignment) of one run from seeds of its own."""
