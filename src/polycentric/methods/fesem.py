@@ -23,7 +23,8 @@ from ..errors import require
 from ..learn import Choose, Train, TryEach, candidates
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
 from ..parts.objective import Prox, Term
-from ..topology import Clusters, NewcomerAssignment, Newcomers, Seeding
+from ..parts.select import Sometimes
+from ..topology import Anchored, Choice, Clusters, NewcomerAssignment, Newcomers, Seeding
 
 
 @recipe
@@ -39,6 +40,9 @@ def fesem(
     absent: Literal["out", "last"] = "out",
     reseed: bool = False,
     newcomers: Literal["loss", "steps"] = "loss",
+    match: Literal["distance", "loss", "anchor"] = "distance",
+    every: int = 5,
+    by: Literal["cosine", "distance"] = "cosine",
     first: Select = Everyone(),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
@@ -75,6 +79,16 @@ def fesem(
     look = Choose(k) if newcomers == "loss" else TryEach(k, train)
     greet = NewcomerAssignment(k, absent=absent)
     place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
-    match = Clusters(k, weighted, features=features, absent=absent, reseed=reseed)
-    learn = Exchange((train,), match, select, aggregate, center)
-    return Method("fesem", ((1, (Exchange((long,), seed, first, aggregate),)), (1, (place, learn))))
+    start = (1, (Exchange((long,), seed, first, aggregate),))
+    if match == "loss":
+        told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
+        return Method(
+            "fesem", (start, (1, (Exchange((train,), Choice(k, weighted), select, aggregate, center, **told),)))
+        )
+    clusters = Clusters(k, weighted, features=features, absent=absent, reseed=reseed, frozen=match == "anchor")
+    learn = Exchange((train,), clusters, select, aggregate, center)
+    if match == "distance":
+        return Method("fesem", (start, (1, (place, learn))))
+    anchored = Anchored(k, features=features, absent=absent, by=by)
+    group = Exchange((train,), anchored, Sometimes(every, first), sends=(), tells=("model",))
+    return Method("fesem", (start, (1, (place, group, learn))))

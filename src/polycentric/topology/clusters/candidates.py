@@ -102,6 +102,8 @@ def _number(candidate: str) -> int:
 class NewcomerAssignment(ByDistance):
     """Where newcomers belong: K centers come down as `candidate0` .., they tell their `choice`; nothing is mixed."""
 
+    greets = True
+
     def n_centers(self, n_clients: int) -> int:
         """K."""
         return self.k
