@@ -52,7 +52,7 @@ def _training(data: str) -> dict[str, Any]:
 def _row(data: str, start: str, match: str, measure: str) -> Row | None:
     what = dict(SETS[data])
     k, source, model = what.pop("k"), what.pop("data"), what.pop("model")
-    if measure == "ARI" and data not in GROUPED:
+    if (measure == "ARI" and data not in GROUPED) or (measure == "moves" and match == "loss"):
         return None
     one = start == ALONE
     own = _training(data) | ({"equal": True} if one else {"k": k, "match": match} | STARTS[start])

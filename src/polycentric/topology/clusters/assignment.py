@@ -69,6 +69,15 @@ def pieces(width: int, columns: Spans = None) -> Iterator[slice]:
 Absent = Literal["out", "last"]
 
 
+def moves(n_clients: int) -> Stacks:
+    """Whether clients were ever placed, how often they moved to another center since, and in which round last."""
+    return {
+        "placed": torch.zeros(n_clients, dtype=torch.bool),
+        "moves": torch.zeros(n_clients, dtype=torch.int64),
+        "moved_in": torch.full((n_clients,), -1),
+    }
+
+
 class Clustered(Topology):
     """Several centers, every client at one of them: `assignment` in the memory."""
 
@@ -82,6 +91,17 @@ class Clustered(Topology):
     def assignment(self, memory: Stacks) -> Tensor:
         """Every client's center."""
         return memory["assignment"]
+
+    def placed(self, memory: Stacks, cohort: Cohort, place: Tensor) -> Stacks:
+        """These clients belong there now, and some of them have moved."""
+        was = {name: memory[name].cpu()[cohort.index] for name in ("assignment", "placed", "moves", "moved_in")}
+        moved = was["placed"] & (was["assignment"] != place)
+        return {
+            "assignment": place,
+            "placed": torch.ones(len(cohort), dtype=torch.bool),
+            "moves": was["moves"] + moved,
+            "moved_in": torch.where(moved, cohort.round, was["moved_in"]),
+        }
 
     def shows(self, view: View) -> dict[str, float]:
         """How many clusters have clients, how tight they are, how like known groups, and who moved."""
@@ -157,11 +177,9 @@ class ByDistance(Clustered):
         """
         memory = {
             "assignment": torch.arange(n_clients) % self.k,
-            "placed": torch.zeros(n_clients, dtype=torch.bool),
             "distance": torch.zeros(n_clients, dtype=torch.float64),
             "reseeded": torch.zeros(n_clients, dtype=torch.int64),
-            "moves": torch.zeros(n_clients, dtype=torch.int64),
-            "moved_in": torch.full((n_clients,), -1),
+            **moves(n_clients),
         }
         if self.absent == "out":
             return memory
@@ -170,17 +188,6 @@ class ByDistance(Clustered):
             "last": torch.zeros(n_clients, fit.width, dtype=fit.dtype),
             "last_round": torch.full((n_clients,), -1),
             "last_weight": torch.zeros(n_clients, dtype=torch.float64),
-        }
-
-    def placed(self, memory: Stacks, cohort: Cohort, place: Tensor) -> Stacks:
-        """These clients belong there now, and some of them have moved."""
-        was = {name: memory[name].cpu()[cohort.index] for name in ("assignment", "placed", "moves", "moved_in")}
-        moved = was["placed"] & (was["assignment"] != place)
-        return {
-            "assignment": place,
-            "placed": torch.ones(len(cohort), dtype=torch.bool),
-            "moves": was["moves"] + moved,
-            "moved_in": torch.where(moved, cohort.round, was["moved_in"]),
         }
 
     def noted(self, cohort: Cohort, sent: Stacks) -> Stacks:
