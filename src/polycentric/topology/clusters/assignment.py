@@ -69,15 +69,6 @@ def pieces(width: int, columns: Spans = None) -> Iterator[slice]:
 Absent = Literal["out", "last"]
 
 
-def moves(n_clients: int) -> Stacks:
-    """Whether clients were ever placed, how often they moved to another center since, and in which round last."""
-    return {
-        "placed": torch.zeros(n_clients, dtype=torch.bool),
-        "moves": torch.zeros(n_clients, dtype=torch.int64),
-        "moved_in": torch.full((n_clients,), -1),
-    }
-
-
 class Clustered(Topology):
     """Several centers, every client at one of them: `assignment` in the memory."""
 
@@ -87,6 +78,14 @@ class Clustered(Topology):
     def weights(self, cohort: Cohort) -> Tensor:
         """How much every client counts: the same, or by its examples (`weighted`)."""
         return cohort.weights if self.weighted else cohort.counts
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Whether clients were ever placed, how often they moved to another center since, and in which round last."""
+        return {
+            "placed": torch.zeros(n_clients, dtype=torch.bool),
+            "moves": torch.zeros(n_clients, dtype=torch.int64),
+            "moved_in": torch.full((n_clients,), -1),
+        }
 
     def assignment(self, memory: Stacks) -> Tensor:
         """Every client's center."""
@@ -175,11 +174,10 @@ class ByDistance(Clustered):
         How far from their center they were, how often re-seeded, how often and when last they moved to another center;
         with absent="last", also what they sent last.
         """
-        memory = {
+        memory = super().remembers(n_clients) | {
             "assignment": torch.arange(n_clients) % self.k,
             "distance": torch.zeros(n_clients, dtype=torch.float64),
             "reseeded": torch.zeros(n_clients, dtype=torch.int64),
-            **moves(n_clients),
         }
         if self.absent == "out":
             return memory

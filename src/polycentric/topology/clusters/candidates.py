@@ -11,7 +11,7 @@ from ...errors import within
 from ...parts.select import Select
 from ...stacks import Cohort, Layout, Links, Mixing, Stacks
 from ..base import Direction, Wires, nothing
-from .assignment import ByDistance, Clustered, clipped, moves
+from .assignment import ByDistance, Clustered, clipped
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Choice(Clustered):
 
     def remembers(self, n_clients: int) -> Stacks:
         """The center every client chose last; the first, until it has chosen."""
-        return {"assignment": torch.zeros(n_clients, dtype=torch.int64)} | moves(n_clients)
+        return super().remembers(n_clients) | {"assignment": torch.zeros(n_clients, dtype=torch.int64)}
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """A column of ones for a candidate; for `model`, the center the client chose last."""
