@@ -6,7 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, load
+    from .data import Classes, Dirichlet, Federation, Iid, Natural, Quantity, Rotations, Shards, from_arrays
+
+    # isort: split
+    from .data import from_dataset, from_frame, load
     from .errors import Diverged, Lost, UsageError
     from .learn import Looped, Stacked, Train
     from .method import Exchange, Method, State
@@ -24,8 +27,10 @@ if TYPE_CHECKING:
     from .parts.privacy import Gaussian
     from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
     from .round import run_round
+    from .runs.check_data import Check, check_data
     from .runs.choose_k import choose_k
     from .runs.grid import compare
+    from .runs.layers import layers
     from .runs.loop import Callback, Run
     from .runs.observers import Moment
     from .runs.settings import Settings
@@ -52,7 +57,8 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "errors": "Diverged Lost UsageError",
     "method": "Exchange Method State",
     "round": "run_round",
-    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards load",
+    "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards from_arrays from_dataset "
+    "from_frame load",
     "learn": "Looped Stacked Train",
     "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
     "hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
@@ -62,8 +68,10 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "parts.optimizer": "SGD Adam Average Momentum",
     "parts.privacy": "Gaussian",
     "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
+    "runs.check_data": "Check check_data",
     "runs.choose_k": "choose_k",
     "runs.grid": "compare",
+    "runs.layers": "layers",
     "runs.loop": "Callback Run",
     "runs.observers": "Moment",
     "runs.settings": "Settings",
@@ -98,7 +106,18 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "ByCell", "Callback", "CellMap", "CellRegions"]
-__all__ += ["CellTable", "Cells", "Churn", "Classes", "Clusters", "Complete", "Curvature", "Delays", "Dirichlet"]
+__all__ += [
+    "CellTable",
+    "Cells",
+    "Check",
+    "Churn",
+    "Classes",
+    "Clusters",
+    "Complete",
+    "Curvature",
+    "Delays",
+    "Dirichlet",
+]
 __all__ += ["Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation", "Gaussian"]
 __all__ += ["Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum", "LabelFlip"]
 __all__ += ["LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment"]
@@ -116,7 +135,19 @@ __all__ += [
     "Simulation",
 ]
 __all__ += ["SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train"]
-__all__ += ["TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "choose_k", "compare", "dpa_sgd", "dpsgd"]
+__all__ += [
+    "TrimmedMean",
+    "TwoLevel",
+    "Uniform",
+    "UsageError",
+    "cfl",
+    "check_data",
+    "choose_k",
+    "compare",
+    "dpa_sgd",
+    "dpsgd",
+]
 __all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
-__all__ += ["hierarchical", "ifca", "join_ranks", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl"]
-__all__ += ["nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]
+__all__ += ["from_arrays", "from_dataset", "from_frame"]
+__all__ += ["hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta", "metropolis", "mocha"]
+__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]

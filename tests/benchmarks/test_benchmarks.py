@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import runpy
-import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 Script = Callable[..., list[str]]
+Peers = Callable[[str], tuple[int, list[str]]]
 
 
 @pytest.fixture
@@ -80,27 +82,39 @@ def test_fesem_over_a_few_writers_is_measured(script: Script) -> None:
     assert row["ms"].keys() == {"ours", "learning", "limit"} and "5 writers, 40 examples" in row["work"]
 
 
-# -- peers: in processes of their own, which are pinned to a core -----------------------------------------------
+# -- peers: in processes of their own --------------------------------------------------------------------------
 
 
-def peers(*words: str) -> subprocess.CompletedProcess[str]:
-    small = "--models logistic --clients 2 --steps 2 --batch 2 --repeats 1 --executors looped".split()
-    program = [sys.executable, str(ROOT / "benchmarks/peers.py")]
-    return subprocess.run([*program, *small, *words], capture_output=True, text=True, check=False)
+@pytest.fixture
+def peers(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Peers:
+    """Ours in this process, which is not pinned to a core; its exit code, and the lines it prints."""
+
+    def compared(words: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(os, "sched_setaffinity", lambda process, cores: None, raising=False)
+        small = "--models logistic --clients 2 --steps 2 --batch 2 --repeats 1 --executors looped"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # its pipes are closed by its end, which is not ours
+            with pytest.raises(SystemExit) as end:
+                script("peers", f"{small} {words}")
+            code = int(end.value.code or 0)
+            del end
+            gc.collect()
+        return code, capsys.readouterr().out.splitlines()
+
+    return compared
 
 
-def test_a_peer_takes_turns_and_ends_with_our_model_and_who_is_not_there_is_passed_over() -> None:
-    done = peers("--peers", "flower", "loop", "--python-flower", "false")
-    assert done.returncode == 0, done.stderr
-    first, *rows = done.stdout.splitlines()
+def test_a_peer_takes_turns_and_ends_with_our_model_and_who_is_not_there_is_passed_over(peers: Peers) -> None:
+    code, (first, *rows) = peers("--peers flower loop --python-flower false")
+    assert code == 0
     ours, theirs = map(json.loads, rows)
     assert first.startswith("flower is not installed")
     assert ours["who"] == "polycentric" and ours["plain"] > 0 and theirs["who"] == "loop"
     assert theirs["apart"] < 1e-6 and theirs["seconds"] > 0 and theirs["times_ours"] > 0
 
 
-def test_a_peer_that_does_other_work_is_an_error(tmp_path: Path) -> None:
-    hindered = "import torch\ntorch.optim.SGD.step = lambda self, closure=None: None\n"
-    (tmp_path / "sitecustomize.py").write_text(hindered)
-    done = peers("--peers", "loop", "--path-loop", str(tmp_path))
-    assert done.returncode == 1 and "not the same work" in done.stdout
+def test_a_peer_that_does_other_work_is_an_error(peers: Peers, tmp_path: Path) -> None:
+    hindered = "    import torch\n    torch.optim.SGD.step = lambda self, closure=None: None\n"
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'on_loop.py' in str(sys.orig_argv):\n{hindered}")
+    code, said = peers(f"--peers loop --path-loop {tmp_path}")
+    assert code == 1 and "not the same work" in "".join(said)

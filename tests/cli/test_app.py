@@ -532,7 +532,7 @@ def test_output_that_cannot_be_written_is_said():
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([COMMAND, "methods"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        ended = subprocess.run([COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "No space left" in ended.stderr
 
 
@@ -684,9 +684,18 @@ def test_imported_data_are_those_of_the_path(here, say, fill_folder):
     again = say("data", "import", "mine", "--name", "kept")
     assert (again.code, len(again.lines)) == (2, 1) and "--force" in again.err
     assert say("data", "import", "mine", "--name", "kept", "--force").code == 0
-    assert load("kept", clients=2).fingerprint == load("mine", clients=2).fingerprint
+    assert load("kept", "iid", clients=2).fingerprint == load("mine", "iid", clients=2).fingerprint
     assert "kept" in say("data", "list").out
-    assert say("data", "show", "kept", "--clients", "2").code == 0
+    assert say("data", "show", "kept", "--partition", "iid", "--clients", "2").code == 0
+
+
+def test_pictures_are_resized_when_they_are_imported(here, say):
+    picture_folder(here / "mine")
+    assert say("data", "import", "mine", "--size", "3x5").code == 0
+    assert load("mine").shape == (3, 3, 5)
+    for size in ("64", "0x4", "4x4x3", "ax4"):
+        ended = say("data", "import", "mine", "--size", size, "--force")
+        assert (ended.code, len(ended.lines)) == (2, 1) and f"'{size}'" in ended.err and "64x64" in ended.err
 
 
 def test_an_npz_is_imported_under_its_own_name(here, say):

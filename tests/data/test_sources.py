@@ -574,6 +574,19 @@ def test_folders_of_pictures(tmp_path: Path) -> None:
     refused(lambda: read(root), "0.png", "readable")
 
 
+def test_folders_of_groups(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    for group, client in (("east", "anna"), ("east", "bert"), ("west", "anna")):
+        for label in ("cat", "dog"):
+            picture(root / group / client / label / "0.png", 30 if group == "east" else 60)
+    pool = sound(read(root))
+    assert pool.clients == ("east/anna", "east/bert", "west/anna") and pool.group_names == ("east", "west")
+    assert pool.group is not None and pool.x[:, 0, 0, 0].tolist() == [[30, 60][g] for g in pool.group.tolist()]
+    assert deal(pool, Natural()).group.tolist() == [0, 0, 1]  # type: ignore[union-attr]
+    picture(root / "east" / "cat" / "0.png")
+    refused(lambda: read(root), "east/cat/0.png", "GROUP/CLIENT/CLASS/picture")
+
+
 def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
     picture(tmp_path / "secret.png")
     picture(tmp_path / "set" / "anna" / "cat" / "0.png")
@@ -702,6 +715,42 @@ def test_hugging_face() -> None:
     refused(lambda: data.hugging_face(train, label="labels"), "no column 'labels'")
     refused(lambda: data.hugging_face(Columns(image=[[1], [1, 2]], label=[0, 1])))
     refused(lambda: data.hugging_face(Columns(image=[], label=[])), "no examples")
+    refused(lambda: load(both), "which client", "--partition")
+    assert load(both, "iid", clients=2).n_clients == 2
+
+
+def test_texts_of_hugging_face() -> None:
+    rows = Columns(sentence=["a bb ccc", "a", "bb " * 9], label=[0, 1, 1])
+
+    def tokenizer(text: str) -> list[int]:
+        return [len(word) for word in text.split()]
+
+    how: dict[str, Any] = {"text": "sentence", "tokenizer": tokenizer, "length": 4}
+    pool = sound(data.hugging_face(rows, **how))
+    assert pool.x.tolist() == [[0, 1, 2, 3], [0, 0, 0, 1], [2, 2, 2, 2]] and pool.symbols == 4
+    assert data.hugging_face(rows, **how, symbols=1000).x.dtype == torch.int32
+    refused(lambda: data.hugging_face(rows, **how, symbols=3), "0 to 3", "symbols 0 to 2")
+    refused(lambda: data.hugging_face(rows, text="sentence"), "tokenizer=")
+    refused(lambda: data.hugging_face(rows, **(how | {"tokenizer": str.split})), "example 0", "whole numbers")
+    refused(lambda: data.hugging_face(rows, **(how | {"length": 0})), "length")
+
+
+def test_several_labels_of_hugging_face() -> None:
+    def told(*labels: Any, names: Any = None) -> Any:
+        class Inner:
+            pass
+
+        Inner.names = names  # type: ignore[attr-defined]
+        sequence = type("Sequence", (), {"feature": Inner()})()
+        return data.hugging_face(Columns({"label": sequence}, image=[[1.0, 2.0]] * len(labels), label=list(labels)))
+
+    pool = told([0, 2], [], [1], names=["a", "b", "c"])
+    assert (pool.kind, pool.classes) == ("labels", ("a", "b", "c"))
+    assert pool.y.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert told([0, 2], [1]).classes == ("0", "1", "2")
+    assert told([0, 1, 0], [0, 0, 0]).y.tolist() == [[0, 1, 0], [0, 0, 0]]  # 0 and 1 for each already
+    refused(lambda: told([0, 3], [1], names=["a", "b"]), "0 to 3", "0 to 1")
+    refused(lambda: told(["x"], ["y", "z"]), "whole numbers")
 
 
 # --- names

@@ -347,7 +347,7 @@ EVERY = [(kind, name) for kind, table in kinds().items() for name in table if ki
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=[name for _, name in EVERY])
-@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_words_and_parts_are_the_same(kind, name, data, tmp_path_factory):
     if name in ("table", "file"):
@@ -365,7 +365,7 @@ def test_words_and_parts_are_the_same(kind, name, data, tmp_path_factory):
     assert spell(value_of("part", words, kind)) == words
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_additions_are_said_after_a_plus(data):
     part = data.draw(parts_of(Partition))

@@ -332,11 +332,9 @@ def test_everybody_has_the_same_chance_in_a_symmetric_geometry():
     assert float(count[12:].std() / count[12:].mean()) < 0.12
 
 
-@pytest.mark.parametrize(
-    "geometry", [Overlap(0, 1), RingCells(4, 0, 1), RingCells(5, 0, 1), RingCells(6, 0, 1)], ids=repr
-)
+@pytest.mark.parametrize("geometry", [Overlap(0, 1), RingCells(4, 0, 1), RingCells(5, 0, 1)], ids=repr)
 def test_where_all_regions_have_equal_rests_the_lot_decides(geometry):
-    rounds, many = 240, geometry.default_n_clients
+    rounds, many = 120, geometry.default_n_clients
     cohorts = [ByCell(1, cells=geometry)({}, everyone(many, round)).index for round in range(rounds)]
     count = torch.bincount(torch.cat(cohorts), minlength=many)
     share = float(count.sum()) / (rounds * many)

@@ -268,7 +268,7 @@ TOGETHER: dict[str, Method] = {
     ("name", "stopped_after"), [*((name, 4) for name in TOGETHER), ("adaptive fedprox", 0), ("active fedcurv", 0)]
 )
 def test_resumed_equals_uninterrupted_bit_for_bit(name: str, stopped_after: int, blobs: Make, tmp_path: Path) -> None:
-    method, federation = TOGETHER[name], blobs((23, 7, 12, 1, 30, 9))
+    method, federation = TOGETHER[name], blobs((13, 7, 9, 1, 14, 9))
 
     def begin(where: str, rounds: int) -> Run:
         prepared = ready(method, federation, rounds=rounds, evaluate_every=7, fine_tune=0, dtype="float32")

@@ -25,6 +25,7 @@ from polycentric.reproduce.fesem_table2 import (
     cell,
     setting,
 )
+from polycentric.reproduce.judge import MISSING
 from polycentric.runs.loop import Run
 
 COMMON: dict[str, Any] = {
@@ -60,7 +61,7 @@ def small() -> Table:
                         column=metric,
                     )
                 )
-    return replace(FESEM_TABLE2, name="small", rows=tuple(rows), claims=(), notes=())
+    return replace(FESEM_TABLE2, name="small", rows=tuple(rows), claims=())
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_a_claim_needs_more_than_noise() -> None:
     assert above({a: [80.0, 82.0, 81.0], b: [70.0, 71.0, 70.0]}, a, b)[0] is True
     assert above({a: [60.0, 62.0, 61.0], b: [70.0, 71.0, 70.0]}, a, b)[0] is False
     assert above({a: [80.0, 60.0, 71.0], b: [70.0, 71.0, 70.0]}, a, b)[0] is None
-    assert above({a: [80.0, math.nan], b: [math.nan, 70.0]}, a, b) == (None, "one of the two was not run")
+    assert above({a: [80.0, math.nan], b: [math.nan, 70.0]}, a, b) == (None, MISSING)
 
 
 def test_the_papers_numbers_are_where_they_belong() -> None:

@@ -8,7 +8,19 @@ import statistics
 import pytest
 from hypothesis import given, strategies as st
 
-from polycentric.reproduce.judge import claim, clearly, error_of, every, finite, less, listed, mean, reached
+from polycentric.reproduce.judge import (
+    MISSING,
+    claim,
+    claim_by_seed,
+    clearly,
+    error_of,
+    every,
+    finite,
+    less,
+    listed,
+    mean,
+    reached,
+)
 
 NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
 
@@ -45,8 +57,17 @@ def test_one_failure_is_enough_and_one_doubt_leaves_it_open(verdicts, whole):
 
 
 def test_a_claim_is_judged_by_means_where_all_are_there():
-    judged = claim("A is above b.", {1: "a", 2: "b"}, lambda m: (m[1] > m[2], listed(m, "{}: {:.1f}")), "not run").judge
+    judged = claim("A is above b.", {1: "a", 2: "b"}, lambda m: (m[1] > m[2], listed(m, "{}: {:.1f}"))).judge
     assert judged({"a": [2.0, 4.0], "b": [1.0]}) == (True, "1: 3.0, 2: 1.0")
     assert judged({"a": [0.0], "b": [1.0]})[0] is False
     for values in ({}, {"a": [1.0]}, {"a": [1.0], "b": [math.nan, 1.0]}):
-        assert judged(values) == (None, "not run")
+        assert judged(values) == (None, MISSING)
+
+
+def test_a_claim_by_seed_wants_so_many_seeds_of_every_row():
+    def some(least, numbers):
+        return claim_by_seed("Some.", {"a": "a", "b": "b"}, lambda m: (True, str(m["a"])), numbers, least).judge
+
+    values = {"a": [2.0, math.nan, 4.0], "b": [1.0, 1.0]}
+    assert some(2, finite)(values) == (True, "[2.0, 4.0]")
+    assert some(3, finite)(values) == some(1, reached)(values) == (None, MISSING)

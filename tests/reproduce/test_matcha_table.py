@@ -18,7 +18,6 @@ def test_simulated_time_is_a_step_and_the_matchings_one_after_another():
         took = np.diff(table.elapsed(schedule, 0.5, 0, 4000))
         assert took.mean() == pytest.approx(1 + 2.5, abs=0.1)
     assert set(took) == {1.0, 6.0}  # periodic: all or none
-    assert table.elapsed("matcha", 1.0, 0, 10, matching=3.0)[1] == 16
 
 
 def test_a_loss_is_the_mean_of_the_last_evaluations_and_a_time_the_first_that_is_there(tmp_path):

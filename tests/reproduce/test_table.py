@@ -20,7 +20,7 @@ from polycentric.models import MODELS
 from polycentric.report.curves import Curves
 from polycentric.reproduce import TABLES, Claim, Row, Table, reproduce_table
 from polycentric.reproduce.rows import history
-from polycentric.reproduce.table import Figure, Runs, figure
+from polycentric.reproduce.table import Runs, figure
 from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import built_attack, built_method
@@ -56,7 +56,6 @@ TINY = Table(
         Claim("Nobody can tell.", lambda values: (None, "nobody asked")),
     ),
     seeds=2,
-    notes=("A note.",),
     holds=lambda paper, ours: ours >= paper,
 )
 
@@ -105,7 +104,7 @@ def test_rows_have_the_agreed_keys_and_are_not_run_again(done):
     assert rows[1]["ours_std"] == pytest.approx(statistics.stdev(accuracies), abs=1e-15)
 
 
-def test_the_page_shows_numbers_claims_and_notes(done):
+def test_the_page_shows_numbers_and_claims(done):
     rows, page = made(TINY, done)
     assert page.startswith("# A tiny table\n") and "polycentric reproduce tiny" in page
     for row in rows:
@@ -113,7 +112,18 @@ def test_the_page_shows_numbers_claims_and_notes(done):
     assert "- Together is better. **holds**" in page
     assert "- Together is worse. **does not hold**" in page
     assert "- Nobody can tell. **cannot be told**: nobody asked" in page
-    assert "- A note." in page
+
+
+def test_captions_and_notes_stay_and_a_new_page_says_where_they_are(done, tmp_path):
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    drawn = replace(TINY, figures={name: lambda path, runs: path.write_text("drawn") for name in ("a.png", "b.png")})
+    _, page = made(drawn, tmp_path)
+    numbers, new, told = page.partition("![a.png](a.png)\n\n![b.png](b.png)\n\n## Notes\n\n")
+    assert new and told == "- What figures show, settings and doubts are told in `docs/results/tiny.md`.\n"
+    by_hand = "![What a shows.](a.png)\n\nWhat a shows.\n\n## Notes\n\n- By hand.\n\n## More\n"
+    (tmp_path / "out" / "tiny.md").write_text(numbers.replace("better", "worse") + by_hand)
+    for _ in range(2):
+        assert made(drawn, tmp_path)[1] == numbers + "![b.png](b.png)\n\n" + by_hand
 
 
 def test_only_runs_some_rows_and_writes_every_row_that_was_run(done):
@@ -225,35 +235,33 @@ def test_figures_are_drawn_from_folders_and_values_or_stay_as_they_were(done, tm
     def refuse(path, runs):
         runs.first("never")
 
-    figures = (Figure("a.png", "Drawn.", draw), Figure("b.png", "Kept.", refuse), Figure("c.png", "Never.", refuse))
+    figures = {"a.png": draw, "b.png": refuse, "c.png": refuse}
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "b.png").write_text("as it was")
     rows, page = made(replace(TINY, figures=figures), tmp_path)
     ((folders, numbers, *nothing),) = seen
     assert len(folders) == 2 and all((folder / "metrics.jsonl").is_file() for folder in folders)
     assert statistics.fmean(numbers) == rows[0]["ours_mean"] and nothing == [(), ()]
-    assert "![Drawn.](a.png)" in page and "![Kept.](b.png)" in page and "Never." not in page
+    assert "![a.png](a.png)" in page and "![b.png](b.png)" in page and "c.png" not in page
     assert (tmp_path / "out" / "b.png").read_text() == "as it was"
 
 
 def test_a_figure_of_panels_is_written_where_runs_are_there(done, tmp_path):
-    curves = figure("a.png", "Curves.", lambda runs: [[Curves({name: runs[name] for name in ("together", "alone")})]])
+    draw = figure(lambda runs: [[Curves({name: runs[name] for name in ("together", "alone")})]])
     folders = {name: sorted((done / "runs" / "tiny").glob(f"{name}-*")) for name in ("fedavg", "nofed")}
-    assert curves.draw(tmp_path / "a.png", Runs({"together": folders["fedavg"], "alone": folders["nofed"]}, {}))
+    assert draw(tmp_path / "a.png", Runs({"together": folders["fedavg"], "alone": folders["nofed"]}, {}))
     assert (tmp_path / "a.png").is_file()
-    assert not curves.draw(tmp_path / "b.png", Runs({}, {})) and not (tmp_path / "b.png").exists()
+    assert not draw(tmp_path / "b.png", Runs({}, {})) and not (tmp_path / "b.png").exists()
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_without_runs_draws_nothing_or_says_so(name, tmp_path):
-    names = [figure.name for figure in TABLES[name].figures]
-    assert len(set(names)) == len(names)
-    for one in TABLES[name].figures:
+    for file, draw in TABLES[name].figures.items():
         try:
-            drawn = one.draw(tmp_path / one.name, Runs({}, {}))
+            drawn = draw(tmp_path / file, Runs({}, {}))
         except UsageError:
             drawn = False
-        assert bool(drawn) == (one.name in ("matcha-plans.png", "matcha-graph.png"))  # these need no runs
+        assert bool(drawn) == (file in ("matcha-plans.png", "matcha-graph.png"))  # these need no runs
 
 
 def test_a_target_that_one_of_two_methods_reaches_counts_for_it():

@@ -8,10 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from .bench import bench
+from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
+from .importing import data_import
 from .options import Quiet, of_settings, settings_of
 from .running import clusters, personalize, resume, run
 from .topology import topology_app
+from .using import assign, evaluate, export, predict
 
 app = typer.Typer(
     name="polycentric",
@@ -35,7 +38,9 @@ def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Fo
     demonstrate(out, quiet)
 
 
-for command in (run, resume, personalize, clusters, compare, curves, participation, sweep):
+for command in (run, resume, personalize, clusters, export, predict, assign, evaluate):
+    app.command()(command)
+for command in (compare, curves, participation, sweep):
     app.command()(command)
 
 
@@ -85,22 +90,8 @@ def data_show(
     stdout.print(describe(federation))
 
 
-@data_app.command("import")
-def data_import(
-    path: Annotated[
-        Path,
-        typer.Argument(help="An .npz file, LEAF json, IDX or CIFAR binary files, or images as CLIENT/CLASS/*.png."),
-    ],
-    name: Annotated[str | None, typer.Option(help="What to call it. [default: the name of the file or folder]")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a data set of that name.")] = False,
-) -> None:
-    """Import data of your own, so that --data NAME finds them."""
-    from ..data import install
-    from .screen import say
-
-    called = path.resolve().stem if name is None else name
-    where = install(path, called, force=force)
-    say(f"imported as {where}; use it with --data {called}")
+data_app.command("import")(data_import)
+data_app.command("check")(data_check)
 
 
 @app.command()

@@ -194,7 +194,10 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-_COLUMNS = (("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning"))
+_COLUMNS = (
+    *(("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning")),
+    *(("known", "clients of the run"), ("newcomers", "newcomers")),  # of `evaluate`
+)
 SHOWN = {"micro_accuracy": "micro", "macro_accuracy": "macro", "worst_decile_accuracy": "worst tenth"}  # metric: title
 
 

@@ -1,8 +1,17 @@
 """Data of many clients: where they come from, how they are dealt, and what they look like."""
 
+from .augment import Augment as Augment, Crop as Crop, Flip as Flip
 from .dealing import Partition as Partition
 from .federation import Federation as Federation, Pool as Pool, Split as Split
 from .formats import cifar as cifar, folders as folders, hugging_face as hugging_face, idx as idx
+from .from_memory import from_arrays as from_arrays, from_dataset as from_dataset
+from .from_table import (
+    from_frame as from_frame,
+    rows_to_inputs as rows_to_inputs,
+    rows_to_targets as rows_to_targets,
+    table as table,
+    table_report as table_report,
+)
 from .generated import minority as minority, mixture as mixture, synthetic as synthetic, teacher as teacher
 from .label_skew import (
     describe as describe,
@@ -25,3 +34,4 @@ from .partition import (
 )
 from .rotations import Rotations as Rotations, Sampled as Sampled, Turned as Turned
 from .sources import available as available, digits as digits, find as find, install as install, read as read
+from .table_file import read_rows as read_rows

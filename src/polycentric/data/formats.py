@@ -11,7 +11,8 @@ import math
 import re
 import string
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,7 @@ from .pictures import SUFFIXES, as_bytes, unpacked
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # FEMNIST's and EMNIST's order
 _EMNIST = {"byclass": CHARACTERS, "letters": " " + string.ascii_lowercase}  # label -> character
 _IDX = re.compile(r"(?:(.+)-)?(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
+MOST_LABELS = 10_000  # of one example's, where nobody names them
 _CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 
 
@@ -166,6 +168,8 @@ def _cifar_names(path: Path, known: tuple[str, ...]) -> tuple[str, ...]:
 def folders(path: str | Path, *, size: tuple[int, int] | None = None, limit: int = LIMIT) -> Pool:
     """Read pictures kept as CLIENT/CLASS/picture (.png, .jpg, .jpeg or .bmp): natural clients.
 
+    Pictures kept as GROUP/CLIENT/CLASS/picture have known groups, too; there a client is called GROUP/CLIENT.
+
     Arguments:
         path: the folder that holds the clients.
         size: (height, width) to resize all pictures to; None demands that they have one size.
@@ -173,19 +177,27 @@ def folders(path: str | Path, *, size: tuple[int, int] | None = None, limit: int
     root = Path(path)
     files = picture_files(root)
     require(bool(files), f"{root.name} has no pictures kept as CLIENT/CLASS/picture.png")
-    inside = root.resolve()
+    inside, above = root.resolve(), len(root.parts)
+    deep = {len(file.parts) - above: file.relative_to(root) for file in files}
+    shown = " and ".join(str(deep[depth]) for depth in sorted(deep))
+    require(len(deep) == 1, f"{root.name} has {shown}: keep all as CLIENT/CLASS/picture or GROUP/CLIENT/CLASS/picture")
     for file in files:
         good = file.resolve().is_relative_to(inside)
         require(good, f"{file.relative_to(root)} is a link that leaves {root.name}; put the picture itself there")
-    client, clients = renumbered(np.array([file.parts[-3] for file in files]))
+    client, clients = renumbered(np.array(["/".join(file.parts[above:-2]) for file in files]))
+    grouped = 4 in deep
+    group, groups = renumbered(np.array([file.parts[above] for file in files])) if grouped else (None, ())
     y, classes = renumbered(np.array([file.parts[-2] for file in files]))
     x = unpacked(files, [str(file.relative_to(root)) for file in files], size, limit)
-    return Pool(inside.name, torch.from_numpy(x), y, classes, client=client, clients=clients)
+    pool = Pool(inside.name, torch.from_numpy(x), y, classes, client=client, clients=clients)
+    return replace(pool, group=group, group_names=groups)
 
 
 def picture_files(root: Path) -> list[Path]:
-    """The pictures two folders down, sorted; hidden files and folders are left out."""
-    found = (f for f in root.glob("*/*/*") if f.suffix.lower() in SUFFIXES and f.is_file())
+    """The pictures two or three folders down, sorted; hidden files and folders are left out."""
+    found = (
+        f for depth in ("*/*/*", "*/*/*/*") for f in root.glob(depth) if f.suffix.lower() in SUFFIXES and f.is_file()
+    )
     return sorted(f for f in found if not any(part.startswith(".") for part in f.relative_to(root).parts))
 
 
@@ -200,17 +212,30 @@ def hugging_face(
     client: str | None = None,
     test: Any = None,
     name: str = "hugging-face",
+    text: str | None = None,
+    tokenizer: Callable[[str], Sequence[int]] | None = None,
+    length: int = 64,
+    symbols: int | None = None,
 ) -> Pool:
     """Take a Hugging Face dataset that is already in memory (anything with column_names and dataset[column]).
+
+    Texts become symbols: their first `length` tokens, with symbol 0 in front of shorter ones, so that a recurrent
+    model ends where the text does.
 
     Arguments:
         dataset: the examples.
         image: the column with pictures, arrays of one shape, or rows of numbers.
-        label: the column with labels; fractional numbers are real targets.
+        label: the column with labels; fractional numbers are real targets, lists of whole numbers several labels.
         client: the column with the natural client, if there is one.
         test: a second dataset that is the test part, or the name of a column that is true for test examples.
         name: what to call the pool.
+        text: the column with texts, instead of `image`.
+        tokenizer: your own, from a text to whole numbers; 0 is taken for padding.
+        length: symbols of an example.
+        symbols: how many there are; None: one more than the largest that occurs.
     """
+    require((text is None) == (tokenizer is None), f"{name}: text= and tokenizer= go together, got one of them")
+    image = text or image
     parts = [dataset] if test is None or isinstance(test, str) else [dataset, test]
     wanted = [column for column in (image, label, client, test) if isinstance(column, str)]
     for part in parts:
@@ -220,13 +245,35 @@ def hugging_face(
     with reading(Path(name)):
         columns = {column: [value for part in parts for value in part[column]] for column in wanted}
         require(len(columns[label]) > 0, f"{name} has no examples")
-        x = _column(name, image, columns[image])
+        if tokenizer is not None:
+            x, symbols = _tokens(name, columns[image], tokenizer, length, symbols)
+        else:
+            x = _column(name, image, columns[image])
         y, classes = _hugging_labels(name, columns[label], getattr(dataset, "features", None), label)
         owner, clients = renumbered(np.array(list(map(str, columns[client])))) if client else (None, ())
     flag = _test_part([list(part[label]) for part in parts]) if len(parts) == 2 else None
     if isinstance(test, str):
         flag = torch.tensor([bool(value) for value in columns[test]])
-    return Pool(name, x, y, classes, client=owner, clients=clients, test=flag)
+    return Pool(name, x, y, classes, client=owner, clients=clients, test=flag, symbols=symbols or 0)
+
+
+def _tokens(
+    name: str, texts: list[Any], tokenizer: Callable[[str], Sequence[int]], length: int, symbols: int | None
+) -> tuple[Tensor, int]:
+    """Texts as rows of symbols, and how many symbols there are."""
+    require(length >= 1, f"{name}: length must be at least 1, got {length}")
+    x = np.zeros((len(texts), length), np.int64)
+    for at, text in enumerate(texts):
+        try:
+            tokens = [int(token) for token in tokenizer(text)][:length]
+        except (TypeError, ValueError) as error:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+            raise UsageError(f"{name}: tokenizer gives no list of whole numbers for example {at} ({said})") from error
+        x[at, length - len(tokens) :] = tokens
+    most = int(x.max()) + 1 if symbols is None else symbols
+    good = int(x.min()) >= 0 and int(x.max()) < most <= 1 << 31
+    require(good, f"{name}: tokens run from {int(x.min())} to {int(x.max())}, outside of symbols 0 to {most - 1}")
+    return torch.from_numpy(x.astype(np.uint8 if most <= 256 else np.int32)), most
 
 
 def _column(name: str, column: str, values: list[Any]) -> Tensor:
@@ -246,10 +293,29 @@ def _column(name: str, column: str, values: list[Any]) -> Tensor:
 def _hugging_labels(name: str, values: list[Any], features: Any, label: str) -> tuple[Tensor, tuple[str, ...]]:
     feature = features.get(label) if hasattr(features, "get") else None
     names = getattr(feature, "names", None)
+    if isinstance(values[0], list | tuple) or getattr(values[0], "ndim", 0) == 1:
+        return _several(name, values, getattr(getattr(feature, "feature", None), "names", None), label)
     array = np.array(values)
     if array.dtype.kind == "f":
         return finite(name, label, array), ()
     return labels(name, array, printable(names)) if names else renumbered(array)
+
+
+def _several(name: str, values: list[Any], names: Any, label: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Lists of the labels that every example has, as 0 and 1 for each label."""
+    lists = [np.asarray(value).reshape(-1) for value in values]
+    if len({part.shape for part in lists}) == 1 and any(len(np.unique(part)) < len(part) for part in lists):
+        return labels(name, np.stack(lists), printable(names) if names else None)  # 0 and 1 already, or real numbers
+    whole = np.concatenate(lists)
+    good = whole.size > 0 and all(part.dtype.kind in "iu" or not part.size for part in lists)
+    require(good, f"{name}: lists in '{label}' must hold whole numbers: the labels that an example has")
+    low, high = int(whole.min()), int(whole.max())
+    most = len(names) if names else min(high + 1, MOST_LABELS)
+    require(0 <= low and high < most, f"{name}: labels run from {low} to {high}, but must lie in 0 to {most - 1}")
+    y = torch.zeros(len(lists), most)
+    for at, part in enumerate(lists):
+        y[at, torch.from_numpy(part.astype(np.int64))] = 1
+    return y, printable(names or range(most))
 
 
 def _test_part(parts: Iterable[Any]) -> Tensor:

@@ -62,7 +62,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
     from numpy.ma import masked_equal
 
     counts = label_counts(federation)
-    counts = counts[_order(counts)]
+    counts = counts[by_commonest_label(counts)]
     sizes = counts.sum(1)
     n_clients, n_classes = counts.shape
     width = min(11.0, 4.5 + 0.11 * n_classes)
@@ -141,7 +141,7 @@ def _rows(federation: Federation, counts: Tensor) -> tuple[list[str], Tensor, st
     n_clients = len(counts)
     if n_clients <= MOST_ROWS:
         return [name[:12] for name in federation.clients], counts, "a row is a client"
-    counts = counts[_order(counts)]
+    counts = counts[by_commonest_label(counts)]
     row = torch.arange(n_clients) * MOST_ROWS // n_clients
     binned = torch.zeros(MOST_ROWS, counts.shape[1], dtype=counts.dtype).index_add(0, row, counts)
     sizes = torch.bincount(row).tolist()
@@ -187,7 +187,7 @@ def _two(number: float) -> str:
     return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _order(counts: Tensor) -> Tensor:
+def by_commonest_label(counts: Tensor) -> Tensor:
     """Clients sorted by their commonest label and, among those, by how common it is."""
     shares, label = _shares(counts.double()).max(1)
     by_share = shares.argsort(descending=True, stable=True)

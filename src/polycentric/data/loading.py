@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require
 from ..language import NoWords, spell
+from .columns import filled
 from .dealing import Partition, crossed, for_training, some_of_each
 from .federation import Federation, Pool, Source, Split
 from .partition import Natural, Skewed, parse
@@ -124,6 +125,7 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
         raise UsageError(f"partition {partition!r} gave '{pool.name}' no clients; return a Pool with client set")
     is_test = _held_out(pool, test, seed, "test") if pool.test is None else pool.test
     is_valid = _held_out(replace(pool, test=is_test), valid, seed, "valid")
+    pool = filled(pool, ~is_test & ~is_valid)
 
     def part(mask: Tensor) -> Split:
         return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients))

@@ -9,7 +9,7 @@ y, classes                  labels 0..C-1 and their names; real numbers to predi
                             (n, L) of 0 and 1 with L classes: several labels an example
                             (n, t) of real numbers: several numbers to predict
 targets, columns            names of the numbers to predict, and of the features of vectors x
-recipe                      how rows of a table became x and y, as JSON
+recipe                      how rows of a table became x and y, as JSON; with it x may have gaps (nan)
 client, client_names        natural client of each example (absent: the set must be partitioned)
 test, canonical_test        True for test examples: with natural clients, and in the set's usual form
 group, group_names          a known population of each example, to judge by
@@ -40,6 +40,7 @@ WINDOW = 80  # characters in, one out: LEAF's task on Shakespeare
 KNOWN = (
     *("x", "jpeg", "offset", "text", "role", "vocab", "symbols", "y", "classes", "client", "client_names"),
     *("test", "canonical_test", "group", "group_names", "protected", "note", "targets", "columns", "recipe"),
+    *("channels", "recording"),
 )
 
 
@@ -59,6 +60,18 @@ def npz(path: str | Path, *, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
         if "text" in arrays:
             return _text(path, arrays, stride)
         return _examples(path, arrays, limit)
+
+
+def without_targets(path: Path, limit: int = LIMIT) -> tuple[Tensor, int, tuple[str, ...]]:
+    """The examples of a file that need not say what they are: x, the number of symbols, and names of features."""
+    with reading(path):
+        check_names(path)
+        arrays, name = unzipped(path, KNOWN, limit), path.name
+        require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg): it is not in the layout")
+        symbols = _number(name, arrays, "symbols")
+        x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
+        require(len(x) > 0, f"{name} has no examples")
+        return x, symbols, _names(name, arrays, "columns")
 
 
 def check_names(path: Path) -> None:
@@ -163,7 +176,9 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
     require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg, or text): it is not in the layout")
     require("y" in arrays, f"{name} has no array y: every example needs a label")
     symbols = _number(name, arrays, "symbols")
-    x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
+    recipe = _recipe(name, arrays)
+    gaps = recipe is not None  # of a table: they are filled when it is dealt
+    x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols, gaps)
     require(len(x) > 0, f"{name} has no examples")
     y, classes = labels(name, arrays["y"], _names(name, arrays, "classes"))
     client, clients = _clients(name, arrays, len(x))
@@ -190,11 +205,11 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
         symbols=symbols,
         targets=_names(name, arrays, "targets"),
         columns=_names(name, arrays, "columns"),
-        recipe=_recipe(name, arrays),
+        recipe=recipe,
     )
 
 
-def _inputs(name: str, x: AnyArray, symbols: int) -> Tensor:
+def _inputs(name: str, x: AnyArray, symbols: int, gaps: bool = False) -> Tensor:
     if symbols:
         require(x.dtype.kind in "iu" and x.ndim == 2, f"{name}: symbols must be whole numbers (n, length)")
         good = x.size == 0 or 0 <= int(x.min()) <= int(x.max()) < symbols
@@ -209,7 +224,10 @@ def _inputs(name: str, x: AnyArray, symbols: int) -> Tensor:
         x = x[:, None]
     elif x.ndim > 2:
         x = np.moveaxis(x, -1, 1)
-    return finite(name, "x", x) if x.dtype.kind == "f" else torch.from_numpy(np.ascontiguousarray(x))
+    if x.dtype.kind != "f":
+        return torch.from_numpy(np.ascontiguousarray(x))
+    finite(name, "x", np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf) if gaps else x)
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
 def _pictures(name: str, arrays: Arrays, limit: int) -> Tensor:

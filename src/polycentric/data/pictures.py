@@ -47,7 +47,7 @@ def unpacked(
         require(
             pixels.shape[:2] == (height, width),
             f"{name} is {pixels.shape[0]}x{pixels.shape[1]} but {names[0]} is {height}x{width}: all pictures "
-            "must have one size; pass size=(height, width) to resize them",
+            "must have one size; pass size=(height, width) to resize them (in the command: --size 64x64)",
         )
         if pixels.shape[2] > whole.shape[1]:  # the first coloured one: all before were grey
             whole = np.repeat(whole, 3, 1)

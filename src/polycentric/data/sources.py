@@ -2,17 +2,18 @@
 
 find("digits")              made here or shipped with scikit-learn: digits, synthetic(0.5,0.5), teacher, minority
 find("unipen62")            unipen62.npz, or a folder of that name, in $POLYCENTRIC_DATA or in the cache
-read("some/folder")         whatever it is: .npz, LEAF, IDX, CIFAR, pictures by client and class
+read("some/folder")         whatever it is: a table, .npz, LEAF, IDX, CIFAR, pictures by client and class
 install("some/folder", "mine")      from then on found as "mine"
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,10 @@ from ..language.own_code import is_own, own_function
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
+from .from_table import table
 from .leaf_json import leaf, leaf_files
 from .npz_file import npz, save, summary
+from .table_file import SUFFIXES
 
 VARIABLE = "POLYCENTRIC_DATA"
 _NAME = re.compile(r"\w[\w.-]*")
@@ -93,38 +96,44 @@ def available() -> list[Found]:
         for path in sorted(folder.glob("*")):  # none where the folder is missing or closed to us
             name = path.stem if path.suffix == ".npz" else path.name
             kind = _kind(path) if _NAME.fullmatch(name) else None
-            if kind and name not in found:
+            if kind not in (None, table) and name not in found:  # a table has no name before it is imported
+                assert kind is not None
                 found[name] = Found(name, str(folder), summary(path) if kind is npz else f"folder ({kind.__name__})")
     return list(found.values())
 
 
-def read(path: str | Path) -> Pool:
-    """Read a file or folder in whichever of the known forms it is."""
+def read(path: str | Path, **how: Any) -> Pool:
+    """Read a file or folder in whichever of the known forms it is; `how`: arguments of the reader, such as `size`."""
     path = Path(path)
     require(os.path.exists(path), f"there is no file or folder '{path}'; check the path")
     reader = _kind(path)
     if reader is None:
         raise UsageError(
-            f"'{path}' is in no form that can be read: .npz, LEAF (.json), IDX (...-idx3-ubyte), "
-            "CIFAR (.bin), or pictures as CLIENT/CLASS/picture.png"
+            f"'{path}' is in no form that can be read: a table (.csv, .parquet), .npz, LEAF (.json), IDX "
+            "(...-idx3-ubyte), CIFAR (.bin), or pictures as CLIENT/CLASS/picture.png"
         )
-    return reader(path)
+    for name in how:
+        good = name in inspect.signature(reader).parameters
+        for_what = "folders of pictures" if name == "size" else "tables (.csv, .parquet)"
+        require(good, f"{name} is for {for_what}, and '{path}' is read as {reader.__name__}; leave --{name} out")
+    return reader(path, **how)
 
 
-def install(path: str | Path, name: str, *, force: bool = False) -> Path:
+def install(path: str | Path, name: str, *, force: bool = False, **how: Any) -> Path:
     """Read a path and keep it in the user's cache in the library's own layout, to be found by its name.
 
     Arguments:
         path: anything that `read` can read.
         name: what to call it: letters, digits, '-', '_' and '.'.
         force: replace an installed data set of that name.
+        how: arguments of the reader, such as `client` and `target` of a table.
     """
     good = bool(_NAME.fullmatch(name)) and name not in entries(Pool)
     require(good, f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name")
     target = _cache() / f"{name}.npz"
     good = force or not target.exists()
     require(good, f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it")
-    pool = read(path)
+    pool = read(path, **how)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         save(pool, target)
@@ -133,10 +142,10 @@ def install(path: str | Path, name: str, *, force: bool = False) -> Path:
     return target
 
 
-def _kind(path: Path) -> Callable[[Path], Pool] | None:
+def _kind(path: Path) -> Callable[..., Pool] | None:
     """The reader for a path, judged by names alone."""
     if path.is_file():
-        return npz if path.suffix == ".npz" else None
+        return npz if path.suffix == ".npz" else table if path.suffix.lower() in SUFFIXES else None
     if not path.is_dir():
         return None
     if leaf_files(path):

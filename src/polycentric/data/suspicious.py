@@ -51,12 +51,12 @@ def units(federation: Federation) -> list[str]:
 
 
 def number_or_class(federation: Federation) -> list[str]:
-    """Real targets that look like classes."""
+    """Real targets that look like classes; of a table it was shown, and said, what they are."""
     y = federation.train.y
-    if federation.kind != "numbers" or y.dim() != 1:
+    if federation.kind != "numbers" or y.dim() != 1 or federation.recipe is not None:
         return []
     values = torch.unique(y)
-    if len(values) > FEW or len(values) == len(y) or not bool((values == values.round()).all()):
+    if not 1 < len(values) <= min(FEW, len(y) - 1) or not bool((values == values.round()).all()):
         return []
     shown = some([f"{value:g}" for value in values.tolist()])
     return [

@@ -1,6 +1,7 @@
 """From parts back to words, the inverse of `part_of`; and the files that parts were read from."""
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -60,6 +61,8 @@ def _text(value: str, or_none: bool, inside: bool) -> str:
 
 def _said(entry: Entry, part: Any) -> str | None:
     """A part in the words of an entry; None if this entry does not build it."""
+    if entry.builds not in (inspect.Signature.empty, type(part)):  # without an annotation it must be tried
+        return None
     if not isinstance(entry.build, type) and not entry.parameters:  # always the same part
         return entry.name if type(always := entry.build()) is type(part) and always == part else None
     if type(part) is not entry.builds:

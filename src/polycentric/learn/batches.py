@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..data import Split
+from ..data.augment import Augment, pack, unpack
 from ..errors import require
 from ..stacks.cohort import Cohort
 from ..stacks.draw import begins, bits
@@ -46,19 +47,24 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
 
 
-def batch_at(task: Task, split: Split, index: Tensor, weight: Tensor) -> Batch:
-    """The examples at some positions in a split, as a task wants them."""
-    x, y = task.inputs(rows_at(split.x, index)), task.targets(rows_at(split.y, index))
-    return Batch(x, y, weight.to(task.dtype))
+def batch_at(task: Task, split: Split, augment: Augment | None, index: Tensor, weight: Tensor) -> Batch:
+    """The examples at some positions of a schedule, as a task wants them."""
+    if augment is None:
+        x = rows_at(split.x, index)
+    else:
+        index, key = unpack(index)
+        x = augment(rows_at(split.x, index), key)
+    return Batch(task.inputs(x), task.targets(rows_at(split.y, index)), weight.to(task.dtype))
 
 
 class BatchSchedule:
     """Every batch of every client of a block, as positions in the split's tensors, made where those are.
 
-    What Python must know of it is known from the cohort, so that nobody waits for a GPU.
+    What Python must know of it is known from the cohort, so that nobody waits for a GPU. Where images are augmented,
+    their keys stand above the positions; who only looks at examples (`shuffle=False`) sees them as they are.
     """
 
-    def __init__(self, split: Split, cohort: Cohort, plan: Plan) -> None:
+    def __init__(self, split: Split, cohort: Cohort, plan: Plan, augment: Augment | None = None) -> None:
         require(bool(((cohort.sizes > 0) | (plan.steps == 0)).all()), "a client without examples cannot take a step")
         device, sizes, steps = split.x.device, cohort.sizes, plan.steps
         per_epoch = _per_epoch(cohort, plan.batch).clamp(min=1)  # a client without examples takes no step
@@ -83,6 +89,9 @@ class BatchSchedule:
         if stream is not None:
             index = rows_at(stream, index.clamp_(max=len(stream) - 1))
         self.index = index.mul_(real).add_(own[:, None])  # padding is the client's own: 0 * inf of another's is nan
+        self.augment = augment if plan.shuffle else None
+        if self.augment is not None:
+            self.index = pack(self.index, cohort)
         self.weight = real / counts.clamp(min=1).double()[:, :, None]  # both (steps, clients, width)
         self._counts = counts
 

@@ -116,10 +116,12 @@ class Drawn:
 
     by: Callable[[Axes], object]
     there: bool = True
+    dress: Mapping[str, Any] = field(default_factory=dict)  # as `Axes.set` takes it
 
     def draw(self, axis: Axes) -> None:
         """Draw it."""
         self.by(axis)
+        axis.set(**self.dress)
 
 
 @dataclass(frozen=True)

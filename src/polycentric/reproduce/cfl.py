@@ -1,25 +1,22 @@
-"""Clustered FL on ten clients, half of which see every image upside down: what the split is worth to each.
-
-After the notebook of Sattler et al.: 10,000 training and 10,000 test images, Dirichlet(1.0), full participation.
-"""
+"""Clustered FL on ten clients, half of which see every image upside down: what the split is worth to each."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..report.clusters import draw_similarity, draw_splits
 from ..report.curves import Curves
-from ..report.figure import Drawn
+from ..report.figure import Drawn, Panel
 from ..runs.folder import Folder
 from ..runs.start import open as open_run
-from .judge import finite
-from .rows import at_end, cell
-from .table import Claim, Figure, Measure, Row, Runs, Table, Values, Verdict, figure
+from .judge import claim_of_row
+from .rows import at_end, cell, clients_of
+from .table import Measure, Row, Runs, Table, Verdict, figure
 
 CLIENTS, ROUNDS, T_MIN = 10, 80, 20
 TRAINING = {"lr": 0.1, "momentum": 0.9, "decay": 0.99, "batch": 128}
@@ -28,13 +25,11 @@ FEDAVG = cell("fedavg", "unipen62", "lg-lenet", ROUNDS, TRAINING | {"equal": Tru
 CFL = cell("cfl", "unipen62", "lg-lenet", ROUNDS, TRAINING | {"t_min": T_MIN}, **DEALT)
 GAIN, LEAST = "gain of a client, on average", "gain of the client that gains least"
 FOUND = "agreement with the rotations"
-ALONE = "not run, or the run without splits is missing"
 
 
 def accuracies(folder: Path) -> dict[str, float]:
     """Every client's accuracy at the end of a run."""
-    with (folder / "clients.csv").open(newline="", encoding="utf-8") as file:
-        return {row["client"]: float(row["accuracy_in_use"]) for row in csv.DictReader(file) if row["accuracy_in_use"]}
+    return {row["client"]: float(row["accuracy_in_use"]) for row in clients_of(folder) if row["accuracy_in_use"]}
 
 
 def _gains(summary: dict[str, Any]) -> list[float]:
@@ -48,27 +43,21 @@ def _gains(summary: dict[str, Any]) -> list[float]:
     return []
 
 
-def _of_gains(pick: Any) -> Measure:
-    return lambda summary: float(pick(_gains(summary) or [math.nan]))
+def _of_gains(pick: Callable[[list[float]], float]) -> Measure:
+    return lambda summary: pick(_gains(summary) or [math.nan])
 
 
-def _every(values: Values) -> Verdict:
-    if not (least := finite(values, LEAST)):
-        return None, ALONE
+def _every(least: list[float]) -> Verdict:
     shown = f"gains {statistics.fmean(least):+.1f} points, {min(least):+.1f} in the worst seed"
     return min(least) > 0, f"the client that gains least {shown}"
 
 
-def _ten(values: Values) -> Verdict:
-    if not (gains := finite(values, GAIN)):
-        return None, ALONE
+def _ten(gains: list[float]) -> Verdict:
     mean = statistics.fmean(gains)
     return 5 <= mean <= 20, f"{mean:+.1f} points on average; 5 to 20 counts as about ten"
 
 
-def _exact(values: Values) -> Verdict:
-    if not (found := finite(values, FOUND)):
-        return None, "not run"
+def _exact(found: list[float]) -> Verdict:
     return min(found) > 0.99, f"adjusted Rand index {', '.join(f'{value:.2f}' for value in found)}"
 
 
@@ -80,12 +69,12 @@ def _clients(runs: Runs) -> Drawn:
             for name in a:
                 axis.plot([0, 1], [100 * a[name], 100 * b[name]], "-o", ms=3, lw=0.8, color="#777777", alpha=0.6)
         axis.set_xticks([0, 1], ["FedAvg", "Clustered"])
-        axis.set(xlim=(-0.2, 1.2), title="every client at the end, %")
 
-    return Drawn(draw, bool(runs["FedAvg"] and runs["Clustered"]))
+    dress = {"xlim": (-0.2, 1.2), "title": "every client at the end, %"}
+    return Drawn(draw, bool(runs["FedAvg"] and runs["Clustered"]), dress)
 
 
-def _rounds(runs: Runs) -> list[list[Any]]:
+def _rounds(runs: Runs) -> list[list[Panel]]:
     groups = {name: runs[name] for name in ("FedAvg", "Clustered")}
     dress = {"title": "mean accuracy of a client", "ylabel": ""}
     return [[Curves(groups, "macro_accuracy", dress=dress), _clients(runs)]]
@@ -120,29 +109,13 @@ CFL_TABLE = Table(
         Row(FOUND, CFL, None, at_end("metrics", "ari"), "adjusted Rand index"),
     ),
     claims=(
-        Claim("Every client gains by the split.", _every),
-        Claim("The gain is about ten points.", _ten),
-        Claim("The two groups are found exactly.", _exact),
+        claim_of_row("Every client gains by the split.", LEAST, _every),
+        claim_of_row("The gain is about ten points.", GAIN, _ten),
+        claim_of_row("The two groups are found exactly.", FOUND, _exact),
     ),
-    figures=(
-        figure("cfl-rounds.png", "Accuracy over the rounds, and of every client at the end, all seeds.", _rounds),
-        Figure(
-            "cfl-splits.png", "Seed 0: cosines of updates as they were when a cluster split, and their tree.", _splits
-        ),
-        Figure(
-            "cfl-similarity.png",
-            "Seed 0 at the end: cosines of updates from one common start, and their tree.",
-            _similarity,
-        ),
-    ),
-    notes=(
-        "The gain of a client is its accuracy at the end less what it has at the end of FedAvg (which counts clients "
-        "equally, as Clustered does) with the same seed; until the first split the two are the same run.",
-        f"As in the notebook: {ROUNDS} rounds, one epoch, batches of 128, lr 0.1 times 0.99 a round, momentum 0.9, no "
-        f"split before round {T_MIN}. The norms that it splits by (0.4 and 1.6) belong to its model; here they are "
-        "shares of the largest update so far, the defaults of `cfl`.",
-        "The net is LG-FedAvg's for CIFAR-10: the notebook's two convolutions (6 and 16 filters of 5 x 5), with two "
-        "dense layers before the last.",
-        "Agreement 1 is the two groups and nothing else; a group that splits again lowers it.",
-    ),
+    figures={
+        "cfl-rounds.png": figure(_rounds),
+        "cfl-splits.png": _splits,
+        "cfl-similarity.png": _similarity,
+    },
 )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from .table import Claim, Values, Verdict
 
 Label = TypeVar("Label")
+MISSING = "a row was not run, or a seed did not get there"
 
 
 def reached(values: Values, setting: str) -> list[float]:
@@ -52,8 +53,8 @@ def every(verdicts: Iterable[bool | None]) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def listed(numbers: Mapping[Any, float], form: str, between: str = ", ") -> str:
-    """Numbers by name, in words.
+def listed(numbers: Mapping[Any, object], form: str, between: str = ", ") -> str:
+    """Numbers, or words for them, by name.
 
     >>> listed({"a": 0.5, "b": 2}, "{} {:.1f} %")
     'a 0.5 %, b 2.0 %'
@@ -61,13 +62,27 @@ def listed(numbers: Mapping[Any, float], form: str, between: str = ", ") -> str:
     return between.join(form.format(name, number) for name, number in numbers.items())
 
 
-def claim(
-    text: str, settings: Mapping[Label, str], judge: Callable[[dict[Label, float]], Verdict], missing: str
+def claim_by_seed(
+    text: str,
+    settings: Mapping[Label, str],
+    judge: Callable[[dict[Label, list[float]]], Verdict],
+    numbers: Callable[[Values, str], list[float]] = reached,
+    least: int = 1,
 ) -> Claim:
-    """A claim about the means of some rows; `missing` is said where one of them has no mean."""
+    """A claim about what was measured of some rows; it cannot be told where one has fewer than `least` seeds."""
 
     def judged(values: Values) -> Verdict:
-        means = {key: mean(values, setting) for key, setting in settings.items()}
-        return (None, missing) if any(map(math.isnan, means.values())) else judge(means)
+        found = {key: numbers(values, setting) for key, setting in settings.items()}
+        return judge(found) if all(len(seeds) >= least for seeds in found.values()) else (None, MISSING)
 
     return Claim(text, judged)
+
+
+def claim(text: str, settings: Mapping[Label, str], judge: Callable[[dict[Label, float]], Verdict]) -> Claim:
+    """A claim about the means of some rows."""
+    return claim_by_seed(text, settings, lambda found: judge({key: statistics.fmean(x) for key, x in found.items()}))
+
+
+def claim_of_row(text: str, setting: str, judge: Callable[[list[float]], Verdict]) -> Claim:
+    """A claim about the seeds of one row that got there."""
+    return claim_by_seed(text, {setting: setting}, lambda found: judge(found[setting]), finite)

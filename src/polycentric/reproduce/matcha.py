@@ -1,7 +1,4 @@
-"""MATCHA against vanilla and periodic D-PSGD: loss over iterations and over simulated time, at five budgets.
-
-Wang et al., MATCHA, 2019: eight clients on the paper's Erdos-Renyi graph (figure 1a), one step, then mixing.
-"""
+"""MATCHA against vanilla and periodic D-PSGD: loss over iterations and over simulated time, at five budgets."""
 
 from __future__ import annotations
 
@@ -18,24 +15,22 @@ import torch
 from ..report.curves import Curves
 from ..report.figure import Drawn, grid
 from ..report.graphs import activation, draw_plan, draw_rho
-from ..runs.folder import Folder
 from ..topology import Matchings
 from ..topology.graphs.decomposition import Activation, plan_for
 from ..topology.graphs.networks import MATCHA_8, MATCHA_16, Network, Ring
-from .judge import error_of, every, less, mean, reached
-from .rows import cell, history, rows
-from .table import Claim, Figure, Measure, Row, Runs, Table, Values, Verdict, figure
+from .judge import MISSING, claim_by_seed, error_of, every, finite, less, mean, reached
+from .rows import cell, history, rows, settings_of
+from .table import Claim, Measure, Row, Runs, Table, Values, Verdict, figure
 
 BUDGETS = (1.0, 0.5, 0.25, 0.1, 0.02)
 COMPUTE, MATCHING = 1.0, 1.0  # what a step takes, and what a matching takes, in the same unit
 TAIL = 10  # evaluations at the end over which a loss is averaged
 
-FEW = "150 images a client"
-
 
 class Learned(NamedTuple):
     """What is learned."""
 
+    file: str  # its name among the figures
     source: str
     model: str
     rounds: int
@@ -44,12 +39,10 @@ class Learned(NamedTuple):
 
 
 WORK = {
-    "Fashion-MNIST": Learned("fashion-mnist", "mlp", 1500, 0.55),
-    f"Fashion-MNIST, {FEW}": Learned("fashion-mnist", "mlp", 1500, 0.7, 0.98),
-    "CIFAR-10": Learned("cifar10", "lg-lenet", 3000, 1.5),
+    "Fashion-MNIST": Learned("fashion-mnist", "fashion-mnist", "mlp", 1500, 0.55),
+    "Fashion-MNIST, 150 images a client": Learned("fashion-mnist-few", "fashion-mnist", "mlp", 1500, 0.7, 0.98),
+    "CIFAR-10": Learned("cifar-10", "cifar10", "lg-lenet", 3000, 1.5),
 }
-
-
 # name -> (schedule, budget); `alone` is training without any communication
 WAYS: dict[str, tuple[Activation, float]] = {
     "vanilla": ("matcha", 1.0),
@@ -59,24 +52,17 @@ WAYS: dict[str, tuple[Activation, float]] = {
 }
 
 
-def _settings(data: str, name: str) -> dict[str, Any]:
+def _rows(data: str, name: str) -> Iterator[Row]:
     (schedule, budget), work = WAYS[name], WORK[data]
     mixing = {"graph": "matcha-8", "budget": budget} | ({"schedule": schedule} if schedule != "matcha" else {})
     own = {"lr": 0.1, "batch": 32, "decay": 0.1 ** (1 / work.rounds)}  # a tenth of the rate at the end
     own |= {"steps": 1} if name == "alone" else mixing
     more: dict[str, Any] = {"partition": "iid", "clients": 8, "evaluate_every": work.rounds // 60}
     more |= {"valid": work.held_back} if work.held_back else {}
-    return cell("nofed" if name == "alone" else "matcha", work.source, work.model, work.rounds, own, **more)
-
-
-def _rows(data: str, name: str) -> Iterator[Row]:
-    work, settings = WORK[data], _settings(data, name)
+    run = cell("nofed" if name == "alone" else "matcha", work.source, work.model, work.rounds, own, **more)
     what, time = f"test loss after {work.rounds:,} iterations", f"simulated time to a test loss of {work.target:g}"
-    yield Row(f"{data}, {name}, loss", settings, None, _loss, what, data)
-    yield Row(f"{data}, {name}, time", settings, None, _time(*WAYS[name], work.target), time, data)
-
-
-# -- what is measured ----------------------------------------------------------------------------------------
+    yield Row(f"{data}, {name}, loss", run, None, _loss, what, data)
+    yield Row(f"{data}, {name}, time", run, None, _time(schedule, budget, work.target), time, data)
 
 
 def _loss(summary: dict[str, Any]) -> float:
@@ -84,10 +70,10 @@ def _loss(summary: dict[str, Any]) -> float:
     return statistics.fmean(row["micro_loss"] for row in history(summary["run_dir"])[-TAIL:])
 
 
-def elapsed(schedule: Activation, budget: float, seed: int, rounds: int, matching: float = MATCHING) -> np.ndarray:
+def elapsed(schedule: Activation, budget: float, seed: int, rounds: int) -> np.ndarray:
     """Simulated time after 0 .. rounds iterations, (rounds + 1,): a step each, and the matchings one after another."""
     coins = Matchings(MATCHA_8, budget, schedule).active(seed, torch.arange(rounds), 8)
-    took = COMPUTE + matching * coins.double().sum(1).numpy()
+    took = COMPUTE + MATCHING * coins.double().sum(1).numpy()
     return np.concatenate([[0.0], np.cumsum(took)])
 
 
@@ -105,15 +91,14 @@ def _time(schedule: Activation, budget: float, target: float) -> Measure:
 
 
 def _half(data: str) -> Claim:
-    def judge(values: Values) -> Verdict:
-        full, half = (reached(values, f"{data}, {way}, loss") for way in ("vanilla", "MATCHA 0.5"))
-        if min(len(full), len(half)) < 2:
-            return None, "two seeds of both rows are wanted"
+    def judge(found: dict[str, list[float]]) -> Verdict:
+        full, half = found.values()
         a, b, spread = statistics.fmean(full), statistics.fmean(half), math.hypot(error_of(full), error_of(half))
         far = f"{b:.4f} against {a:.4f}, {100 * (b / a - 1):+.1f} %"
         return b <= 1.01 * a, f"test loss {far} (standard error of the difference {spread:.4f}; 1 % is allowed)"
 
-    return Claim(f"Half of the communication costs nothing per iteration ({data}).", judge)
+    settings = {way: f"{data}, {way}, loss" for way in ("vanilla", "MATCHA 0.5")}
+    return claim_by_seed(f"Half of the communication costs nothing per iteration ({data}).", settings, judge, least=2)
 
 
 def _faster(data: str) -> Claim:
@@ -134,14 +119,9 @@ def _faster(data: str) -> Claim:
     return Claim(f"Up to 5 times less time to the same loss ({data}).", judge)
 
 
-def _ran(judge: Callable[[], Verdict]) -> Callable[[Values], Verdict]:
-    """For what follows from the plans alone: it is told where anything was run."""
-
-    def judged(values: Values) -> Verdict:
-        ran = any(math.isfinite(value) for measured in values.values() for value in measured)
-        return judge() if ran else (None, "nothing was run")
-
-    return judged
+def _of_plans(text: str, judge: Callable[[], Verdict]) -> Claim:
+    """What follows from the plans alone; it is told where anything was run."""
+    return Claim(text, lambda values: judge() if any(finite(values, row) for row in values) else (None, MISSING))
 
 
 def _delay() -> Verdict:
@@ -166,11 +146,7 @@ def _rather(data: str) -> Claim:
     )
 
 
-GRAPHS: dict[str, tuple[Callable[[], Network], int]] = {
-    "ER-8": (lambda: MATCHA_8, 8),
-    "ring-8": (Ring, 8),
-    "ER-16": (lambda: MATCHA_16, 16),
-}
+GRAPHS: dict[str, tuple[Network, int]] = {"ER-8": (MATCHA_8, 8), "ring-8": (Ring(), 8), "ER-16": (MATCHA_16, 16)}
 # The plans' numbers as they were computed beforehand, by another program: lambda_2, alpha, rho, rho of periodic.
 PLANS: dict[tuple[str, float], tuple[float | None, float | None, float, float]] = {
     ("ER-8", 1.0): (0.67002, 0.28571, 0.65378, 0.65378),
@@ -198,8 +174,7 @@ def _compared() -> list[tuple[str, float, list[tuple[float | None, float]]]]:
     """(graph, budget, [(beforehand, ours), ...]) for lambda_2, alpha, rho and rho of periodic."""
     out = []
     for (name, budget), known in PLANS.items():
-        network, n = GRAPHS[name]
-        plan, other = plan_for(network(), n, budget), plan_for(network(), n, budget, "periodic")
+        plan, other = plan_for(*GRAPHS[name], budget), plan_for(*GRAPHS[name], budget, "periodic")
         ours = (plan.lambda_2, plan.alpha, plan.rho, other.rho)
         out.append((name, budget, list(zip(known, ours, strict=True))))
     return out
@@ -241,26 +216,18 @@ def _page_of_plans() -> str:
 def _draw_plans(path: Path, runs: Runs) -> bool:
     path.with_suffix(".md").write_text(_page_of_plans(), encoding="utf-8")
 
-    def rho(name: str, axis: Any) -> None:
-        network, n = GRAPHS[name]
-        draw_rho(axis, network(), n)
-        axis.set_title(name)
-
-    return grid(path, [[Drawn(partial(rho, name)) for name in GRAPHS]])
+    return grid(path, [[Drawn(partial(draw_rho, network=g, n=n), dress={"title": k}) for k, (g, n) in GRAPHS.items()]])
 
 
 def _used(runs: Runs) -> list[list[Drawn]]:
     topology = Matchings(MATCHA_8, 0.5)
 
-    def draw(axis: Any) -> None:
-        draw_plan(axis, topology.plan(8), activation(topology, 0, WORK["Fashion-MNIST"].rounds, 8))
-        axis.set_title("budget 0.5, seed 0")
-
-    return [[Drawn(draw)]]
+    used = activation(topology, 0, WORK["Fashion-MNIST"].rounds, 8)
+    return [[Drawn(lambda axis: draw_plan(axis, topology.plan(8), used), dress={"title": "budget 0.5, seed 0"})]]
 
 
 def _clock(folder: Path, rounds: list[int]) -> np.ndarray:
-    settings = Folder.open(folder).read_config()[0]
+    settings = settings_of(folder)
     schedule, budget = settings.set.get("schedule", "matcha"), float(settings.set.get("budget", 0.0))
     return elapsed(schedule, budget, settings.seed, rounds[-1])[rounds]
 
@@ -272,28 +239,16 @@ def _style(name: str) -> Mapping[str, Any]:
     return {"number": (*BUDGETS, 0.0).index(budget)} | dotted
 
 
-def _curves(data: str) -> Figure:
-    def panels(runs: Runs) -> list[list[Curves]]:
-        groups = {name: runs[f"{data}, {name}, loss"] for name in WAYS}
-        target = WORK[data].target
-        dress: dict[str, Any] = {"ylabel": "test loss", "ylim": (None, 1.5 * target)}
-        first = dress | {"title": data, "xlabel": "iterations"}
-        time = dress | {"xlabel": "simulated time (step = matching = 1)", "xscale": "log", "xlim": (30, None)}
-        apart = {"xlabel": "iterations", "ylabel": "consensus distance", "yscale": "log"}
-        return [
-            [
-                Curves(groups, "micro_loss", "rounds", target, _style, first),
-                Curves(groups, "micro_loss", _clock, target, _style, time),
-                Curves(groups, lambda row: row["consensus"] if row["round"] else None, style=_style, dress=apart),
-            ]
-        ]
-
-    caption = (
-        f"{data}: test loss over iterations and over simulated time, and how far clients' models are apart. Dotted: "
-        "periodic averaging at the same budget. Bands: one standard deviation over seeds."
-    )
-    name = f"matcha-{data.lower().replace(FEW, 'few').replace(', ', '-')}.png"
-    return figure(name, caption, panels)
+def _curves(runs: Runs, data: str) -> list[list[Curves]]:
+    groups, target = {name: runs[f"{data}, {name}, loss"] for name in WAYS}, WORK[data].target
+    loss: dict[str, Any] = {"ylabel": "test loss", "ylim": (None, 1.5 * target)}
+    first = loss | {"title": data, "xlabel": "iterations"}
+    time = loss | {"xlabel": "simulated time (step = matching = 1)", "xscale": "log", "xlim": (30, None)}
+    apart = {"xlabel": "iterations", "ylabel": "consensus distance", "yscale": "log"}
+    over_rounds = Curves(groups, "micro_loss", "rounds", target, _style, first)
+    over_time = Curves(groups, "micro_loss", _clock, target, _style, time)
+    distance = Curves(groups, lambda row: row["consensus"] if row["round"] else None, style=_style, dress=apart)
+    return [[over_rounds, over_time, distance]]
 
 
 MATCHA = Table(
@@ -311,37 +266,15 @@ MATCHA = Table(
     measure=_loss,
     rows=rows(_rows, WORK, WAYS),
     claims=(
-        Claim("The plans have the numbers computed beforehand (lambda_2, alpha, rho).", _ran(_planned)),
-        *(_half(data) for data in WORK),
-        *(_faster(data) for data in WORK),
-        Claim("50 times less communication delay at a budget of 0.02.", _ran(_delay)),
-        *(_rather(data) for data in WORK),
+        _of_plans("The plans have the numbers computed beforehand (lambda_2, alpha, rho).", _planned),
+        *map(_half, WORK),
+        *map(_faster, WORK),
+        _of_plans("50 times less communication delay at a budget of 0.02.", _delay),
+        *map(_rather, WORK),
     ),
-    figures=(
-        Figure(
-            "matcha-plans.png",
-            "How fast neighbours agree over the budget. On the random graphs MATCHA needs about half of the matchings "
-            "to agree as fast as with all of them; on the ring it is no better than periodic averaging.",
-            _draw_plans,
-        ),
-        figure(
-            "matcha-graph.png",
-            f"ER-8: how often edges were used in {WORK['Fashion-MNIST'].rounds:,} iterations. Thin: never.",
-            _used,
-        ),
-        *map(_curves, WORK),
-    ),
-    notes=(
-        "All numbers of the plans stand in [matcha-plans](matcha-plans.md).",
-        "An iteration is one step of SGD (batch 32, learning rate 0.1 falling to 0.01) at every client, then mixing. "
-        "The rate was not tuned, and is the same in all rows.",
-        f"Losses are means over all test examples, each at its own client's model, over the last {TAIL} evaluations.",
-        "Simulated time: a step takes 1, a matching takes 1, matchings go one after another. The paper measured a "
-        "cluster; where messages are slower than steps, small budgets gain more.",
-        "The targets of the time rows are 0.55, 0.7 and 1.5; the first evaluation that is there counts. They were 0.5, "
-        "0.7 and 1.3 before the table was run. All runs on all of Fashion-MNIST ended between 0.50 and 0.52, and one "
-        "seed on CIFAR-10 at 1.4, so that few ever got there; the first and the last were changed after that was seen.",
-        "`alone` is training without any communication, from the same initial model. Where it is hardly worse, a small "
-        "budget proves little; so Fashion-MNIST is also run with 98 % of every client's images held back.",
-    ),
+    figures={
+        "matcha-plans.png": _draw_plans,
+        "matcha-graph.png": figure(_used),
+        **{f"matcha-{work.file}.png": figure(partial(_curves, data=data)) for data, work in WORK.items()},
+    },
 )

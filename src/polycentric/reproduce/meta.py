@@ -1,30 +1,22 @@
-"""FedAvg as meta-learning: accuracy at new clients, before and after they personalise the model.
-
-The table of Jiang et al., 2019: FedAvg(E) for several E and cohorts, then Reptile with Adam, then personalisation;
-and a model trained centrally to the same accuracy.
-"""
+"""FedAvg as meta-learning: accuracy at new clients, before and after they personalise the model."""
 
 from __future__ import annotations
 
-import csv
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from ..report.figure import Drawn, Panel, Points, colour
-from .judge import claim, listed, reached
-from .rows import at_end, cell, rows
-from .table import Claim, Measure, Row, Runs, Table, Values, Verdict, figure
+from ..report.figure import Drawn, Points, colour
+from .judge import claim, claim_by_seed, listed
+from .rows import at_end, cell, clients_of, rows
+from .table import Claim, Measure, Row, Runs, Table, Verdict, figure
 
-ROUNDS = 60  # of FedAvg(E)
-REPTILE = 40  # rounds of Reptile after that
+ROUNDS, REPTILE = 60, 40  # of FedAvg(E), and of Reptile after that
 EQUAL = 0.75  # test accuracy at which the central model and FedAvg's are compared
-EPOCHS = (2, 5, 10, 20)
-COHORTS = (5, 20)
-BEFORE, AFTER = "initial", "personalised"
-BOTH = (BEFORE, AFTER)
+EPOCHS, COHORTS = (2, 5, 10, 20), (5, 20)
+BOTH = BEFORE, AFTER = "initial", "personalised"
 
 # (clients a round, E) -> the paper's initial and personalised accuracy, with their standard deviations
 PAPER: dict[tuple[int, int], tuple[float, float, float, float]] = {
@@ -38,7 +30,6 @@ PAPER: dict[tuple[int, int], tuple[float, float, float, float]] = {
     (20, 20): (0.8391, 0.0081, 0.8953, 0.0022),
 }
 MOMENTUM = "momentum(lr=1, beta=0.9)"
-MISSING = "a row was not run, or a seed did not reach its target"
 
 
 def _run(rounds: int, own: dict[str, Any], cohort: int = 20, method: str = "fedavg", every: int = 10) -> dict[str, Any]:
@@ -77,21 +68,19 @@ def _rows(name: str) -> Iterator[Row]:
         yield Row(f"{name}, {when}", RUNS[name], number, measure, f"{when} accuracy at clients held out")
 
 
-def _steadier(values: Values) -> Verdict:
+def _rms(deviations: Sequence[float]) -> float:
+    return math.sqrt(statistics.fmean(x * x for x in deviations))
+
+
+def _steadier(found: dict[tuple[str, tuple[int, int]], list[float]]) -> Verdict:
     """Root mean square over the eight rows of the deviation between seeds."""
-    off = {}
-    for when in BOTH:
-        found = [reached(values, f"{_name(*key)}, {when}") for key in PAPER]
-        if any(len(one) < 2 for one in found):
-            return None, MISSING
-        off[when] = math.sqrt(statistics.fmean([statistics.variance(one) for one in found]))
-    if not off[AFTER]:
+    before, after = (_rms([statistics.stdev(found[when, key]) for key in PAPER]) for when in BOTH)
+    if not after:
         return None, "the seeds do not differ"
-    ratio = off[BEFORE] / off[AFTER]
-    theirs = [math.sqrt(statistics.fmean([row[at] ** 2 for row in PAPER.values()])) for at in (1, 3)]
-    return ratio >= 2, (
-        f"standard deviation between seeds {off[BEFORE]:.4f} before and {off[AFTER]:.4f} after, "
-        f"{ratio:.1f} times; {theirs[0]:.4f} and {theirs[1]:.4f} in the paper, {theirs[0] / theirs[1]:.1f} times"
+    first, last = (_rms([row[at] for row in PAPER.values()]) for at in (1, 3))
+    return before / after >= 2, (
+        f"standard deviation between seeds {before:.4f} before and {after:.4f} after, {before / after:.1f} times; "
+        f"{first:.4f} and {last:.4f} in the paper, {first / last:.1f} times"
     )
 
 
@@ -103,30 +92,27 @@ def _up_to_a_point(cohort: int) -> Claim:
         return min(EPOCHS) < best < max(EPOCHS), shown
 
     text = f"{cohort} clients a round: a larger E helps personalised accuracy up to a point."
-    return claim(text, {epochs: f"{_name(cohort, epochs)}, {AFTER}" for epochs in EPOCHS}, judge, MISSING)
+    return claim(text, {epochs: f"{_name(cohort, epochs)}, {AFTER}" for epochs in EPOCHS}, judge)
 
 
-def _higher(better: str, worse: str, when: Sequence[str], text: str) -> Claim:
+def _higher(text: str, better: str, worse: str, when: Sequence[str] = BOTH) -> Claim:
     def judge(found: dict[tuple[str, str], float]) -> Verdict:
         shown = ", ".join(f"{w} {found[better, w]:.4f} against {found[worse, w]:.4f}" for w in BOTH)
         return all(found[better, w] > found[worse, w] for w in when), shown
 
-    return claim(text, {(name, w): f"{name}, {w}" for name in (better, worse) for w in BOTH}, judge, MISSING)
+    return claim(text, {(name, w): f"{name}, {w}" for name in (better, worse) for w in BOTH}, judge)
 
 
 def _by_epochs(runs: Runs) -> Points:
-    lines = {
-        f"{cohort} clients a round, {when}": {
-            float(epochs): [x for x in runs.numbers(f"{_name(cohort, epochs)}, {when}") if not math.isnan(x)]
-            for epochs in EPOCHS
-        }
-        for cohort in COHORTS
-        for when in BOTH
-    }
-    number = {label: COHORTS.index(int(label.split()[0])) for label in lines}
+    lines, style = {}, {}
+    for cohort, when in itertools.product(COHORTS, BOTH):
+        numbers = {epochs: runs.numbers(f"{_name(cohort, epochs)}, {when}") for epochs in EPOCHS}
+        label = f"{cohort} clients a round, {when}"
+        lines[label] = {float(epochs): [x for x in mine if not math.isnan(x)] for epochs, mine in numbers.items()}
+        style[label] = {"number": COHORTS.index(cohort), "linestyle": "--" if when == BEFORE else "-"}
     return Points(
         lines,
-        style=lambda label: {"number": number[label], "linestyle": "--" if label.endswith(BEFORE) else "-"},
+        style=style.__getitem__,
         dress={"xscale": "log", "xlabel": "E", "ylabel": "accuracy at clients held out"},
     )
 
@@ -136,20 +122,15 @@ def _writers(runs: Runs) -> Drawn:
     shown = next((name for name in (_name(20, 5), *RUNS) if runs[f"{name}, {AFTER}"]), "")
 
     def draw(axis: Any) -> None:
-        with (Path(runs.first(f"{shown}, {AFTER}")) / "clients.csv").open(encoding="utf-8") as file:
-            lines = [row for row in csv.DictReader(file) if row["accuracy_in_use"] and row["accuracy_personalised"]]
+        found = clients_of(runs.first(f"{shown}, {AFTER}"))
+        lines = [row for row in found if row["accuracy_in_use"] and row["accuracy_personalised"]]
         before, after = ([float(row[f"accuracy_{when}"]) for row in lines] for when in ("in_use", "personalised"))
         area = [6 + float(row["test_examples"]) / 8 for row in lines]
         axis.scatter(before, after, s=area, alpha=0.4, linewidth=0, color=colour(2))
         axis.axline((0, 0), slope=1, color="#999999", linewidth=0.8)
-        axis.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="initial accuracy", ylabel="personalised accuracy")
-        axis.set_title(f"every writer, {shown}, one seed")
 
-    return Drawn(draw, bool(shown))
-
-
-def _panels(runs: Runs) -> list[list[Panel]]:
-    return [[_by_epochs(runs), _writers(runs)]]
+    dress = {"xlim": (0, 1.02), "ylim": (0, 1.02), "xlabel": "initial accuracy", "ylabel": "personalised accuracy"}
+    return Drawn(draw, bool(shown), dress | {"title": f"every writer, {shown}, one seed"})
 
 
 META = Table(
@@ -167,41 +148,24 @@ META = Table(
     measure=_accuracy(BEFORE),
     rows=rows(_rows, RUNS),
     claims=(
-        Claim(
-            "Accuracy varies far less between seeds after personalisation than before (at least two times).", _steadier
+        claim_by_seed(
+            "Accuracy varies far less between seeds after personalisation than before (at least two times).",
+            {(when, key): f"{_name(*key)}, {when}" for when in BOTH for key in PAPER},
+            _steadier,
+            least=2,
         ),
-        *(_up_to_a_point(cohort) for cohort in COHORTS),
+        *map(_up_to_a_point, COHORTS),
         _higher(
+            "Reptile with Adam improves initial and personalised accuracy of the model it starts from.",
             TUNED,
             _name(20, 5),
-            (BEFORE, AFTER),
-            "Reptile with Adam improves initial and personalised accuracy of the model it starts from.",
         ),
-        _higher(TUNED, CONTINUED, BOTH, "It does so more than as many further rounds of FedAvg."),
+        _higher("It does so more than as many further rounds of FedAvg.", TUNED, CONTINUED),
         _higher(
-            ALIKE, CENTRAL, (AFTER,), "A centrally trained model of equal accuracy personalises worse than FedAvg's."
+            "A centrally trained model of equal accuracy personalises worse than FedAvg's.", ALIKE, CENTRAL, [AFTER]
         ),
     ),
-    figures=(
-        figure(
-            "meta.png",
-            "Left: mean accuracy of the writers held out, before and after 5 epochs of their own, with one standard "
-            "deviation over the seeds. Right: all writers of one run; the area grows with their test examples.",
-            _panels,
-        ),
-    ),
-    notes=(
-        "FedAvg(E): batches of 20, clients' lr 0.02, momentum 0.9 at the center, the FEMNIST net (two convolutions, "
-        "dense 248). These settings follow an open implementation of the paper; nothing was tuned here.",
-        f"{ROUNDS} rounds, where that implementation has 500: with 20 clients a round a writer takes part 5 times on "
-        "average, there 4 times (20 of 2,500). The center takes far fewer steps than there.",
-        "Personalised: 5 epochs on the client's own training examples with the clients' lr and batches, scored on its "
-        "test examples. Every client counts the same.",
-        "Reptile: 10 steps at every client, Adam(lr 0.001, eps 1e-5) at the center, not tuned.",
-        "Trained centrally: every round one step on 20 examples each of 20 writers drawn anew, weighed by their data, "
-        "momentum 0.9 at the center. A mean of single steps is a step on the mean loss: nobody drifts, so this is SGD "
-        "on the pooled data in batches of 400, with a rate of 0.04.",
-        f"The central model and FedAvg's to compare it with stop at the first evaluation (every 5 steps; every round) "
-        f"at which accuracy over all test examples of the writers that train is {100 * EQUAL:.0f} %.",
-    ),
+    figures={
+        "meta.png": figure(lambda runs: [[_by_epochs(runs), _writers(runs)]]),
+    },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,7 @@ from torch import Tensor
 from ..errors import UsageError
 from ..report.curves import rows_of
 from ..runs.folder import Folder
+from ..runs.settings import Settings
 from ..stacks.stack import Stacks
 from .table import Measure, Row
 
@@ -81,6 +83,17 @@ def rounds_to(target: float, metric: str = "micro_accuracy") -> Measure:
         return math.nan if row is None else float(row["round"])
 
     return measure
+
+
+def settings_of(folder: Path) -> Settings:
+    """What a run was asked for."""
+    return Folder.open(folder).read_config()[0]
+
+
+def clients_of(folder: Path | str) -> list[dict[str, str]]:
+    """A line for every client of a finished run, from its folder."""
+    with (Path(folder) / "clients.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def memory_of(folder: Path) -> Stacks:

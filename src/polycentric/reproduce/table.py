@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ Measure = Callable[[dict[str, Any]], float]
 Values = Mapping[str, list[float]]  # setting -> one measurement for each seed
 Verdict = tuple[bool | None, str]  # (holds, with which numbers); None: cannot be told
 OFTEN = 8  # a note that more rows than this share is said once, below the table
+BY_HAND = re.compile(r"^(?=!\[|## Notes)", re.MULTILINE)  # where captions and notes begin
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,13 @@ class Runs:
         return self[setting][0]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a table; it stays as it was where runs, their data or their checkpoints are not here."""
-
-    name: str
-    caption: str
-    draw: Callable[[Path, Runs], object]  # False: there is nothing to draw
+# Draws a figure to a file, or nothing and says False; a UsageError where runs, data or checkpoints are not here.
+Draw = Callable[[Path, Runs], object]
 
 
-def figure(name: str, caption: str, panels: Callable[[Runs], Sequence[Sequence[Panel]]]) -> Figure:
+def figure(panels: Callable[[Runs], Sequence[Sequence[Panel]]]) -> Draw:
     """A figure of panels in rows."""
-    return Figure(name, caption, lambda path, runs: grid(path, panels(runs)))
+    return lambda path, runs: grid(path, panels(runs))
 
 
 @dataclass(frozen=True)
@@ -96,9 +93,8 @@ class Table:
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...] = ()
     seeds: int = 5
-    notes: tuple[str, ...] = ()
     holds: Callable[[float, float], bool | None] = field(default=lambda paper, ours: None)
-    figures: tuple[Figure, ...] = ()
+    figures: Mapping[str, Draw] = field(default_factory=dict)  # by the names of their files
     shares: str = ""  # the table whose runs are also its own; empty: it has its own
 
 
@@ -141,7 +137,7 @@ def reproduce_table(
     """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs.
 
     `only` runs some rows, `cached` none. The page always has every row, from all runs that are finished, and says
-    what is missing; a page that has more runs than are here is not written over.
+    what is missing. A page that has more runs than are here is not written over; captions and notes on it stay.
     """
     asked = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
     if not asked:
@@ -171,20 +167,19 @@ def reproduce_table(
         with bar(len(every)) as told:
             run_cells(every, parent, jobs=jobs, progress=told)
     values: dict[str, list[float]] = {}
+    folders: dict[str, list[Path]] = {}
     for row in table.rows:
-        found = [(finished(c, parent), run_dir(c, parent)) for c in cells[row.setting]]
         measure = row.measure or table.measure
-        values[row.setting] = [
-            measure(s | {"run_dir": str(where)}) if "metrics" in s else math.nan for s, where in found if s is not None
-        ]
+        ended = [(s, run_dir(c, parent)) for c in cells[row.setting] if (s := finished(c, parent)) is not None]
+        values[row.setting] = [measure(s | {"run_dir": str(d)}) if "metrics" in s else math.nan for s, d in ended]
+        folders[row.setting] = [folder for _, folder in ended]
     results = [_result(table, row, values[row.setting], wanted) for row in table.rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
     (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
+    drawn = [name for name, draw in table.figures.items() if _drawn(draw, out / name, Runs(folders, values))]
     path = out / f"{table.name}.md"
-    runs_here = {s: [run_dir(c, parent) for c in mine if finished(c, parent)] for s, mine in cells.items()}
-    drawn = [figure for figure in table.figures if _drawn(figure, out / figure.name, Runs(runs_here, values))]
-    path.write_text(page(table, results, values, drawn), encoding="utf-8")
+    path.write_text(page(table, results, values) + _by_hand(path, drawn), encoding="utf-8")
     return Written(path, tuple(result.setting for result in results if result.seeds < wanted))
 
 
@@ -203,10 +198,19 @@ def _nothing_lost(table: Table, out: Path, parent: Path, numbers: Mapping[str, i
         )
 
 
-def _drawn(figure: Figure, path: Path, runs: Runs) -> bool:
+def _by_hand(path: Path, figures: Sequence[str]) -> str:
+    """What people wrote below the claims of a page, after figures that it does not show yet."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    begins = BY_HAND.search(text)
+    told = f"What figures show, settings and doubts are told in `docs/results/{path.name}`."
+    kept = text[begins.start() :] if begins else f"## Notes\n\n- {told}\n"
+    return "\n" + "".join(f"![{name}]({name})\n\n" for name in figures if f"({name})" not in kept) + kept
+
+
+def _drawn(draw: Draw, path: Path, runs: Runs) -> bool:
     """Draw a figure, or leave it as it was; whether it is there."""
     try:
-        figure.draw(path, runs)
+        draw(path, runs)
     except UsageError:
         pass  # it was not run, or by an older version, or its data or checkpoint are not here
     return path.is_file()
@@ -231,15 +235,19 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     return Result(what, row.setting, data, row.paper, mean, std, len(values), holds, note, command)
 
 
-def page(table: Table, results: list[Result], values: Values, figures: Sequence[Figure] = ()) -> str:
-    """The table for people, in Markdown."""
+def page(table: Table, results: list[Result], values: Values) -> str:
+    """The table for people, in Markdown, as far as its claims."""
     lines = [f"# {table.title}", "", f"{table.reference}", "", f"Data: {table.data}.", ""]
     lines += [f"Made by `polycentric reproduce {table.name}`. {table.what[0].upper()}{table.what[1:]}:", ""]
     placed = {row.setting: row for row in table.rows if row.column}
     plain = [result for result in results if result.setting not in placed]
     ran = [result for result in plain if result.seeds]
     often = {note: n for note, n in Counter(result.note for result in ran).items() if note and n > OFTEN}
-    lines += _narrow(ran, often) if plain else []
+    if plain:
+        lines += ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
+    for r in ran:
+        note = "" if r.note in often else r.note
+        lines.append(f"| {r.setting} | {_paper(r)} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {note} |")
     lines += ["", *(f"- {n} of these {len(ran)} rows: {note}." for note, n in often.items())] if often else []
     if left := [result.setting for result in plain if not result.seeds]:
         count = Counter(setting.partition(":")[0] for setting in left)
@@ -252,21 +260,7 @@ def page(table: Table, results: list[Result], values: Values, figures: Sequence[
     for claim in table.claims:
         holds, why = claim.judge(values)
         lines.append(f"- {claim.text} **{_word(holds, 'cannot be told')}**: {why}")
-    for figure in figures:
-        lines += ["", f"![{figure.caption}]({figure.name})", "", figure.caption]
-    if table.notes:
-        lines += ["", "## Notes", "", *(f"- {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
-
-
-def _narrow(results: list[Result], often: Collection[str] = ()) -> list[str]:
-    """A line for each number; notes of very many lines are said below, once."""
-    lines = ["| setting | paper | ours (mean ± std) | seeds | holds | note |", "|---|---|---|---|---|---|"]
-    for r in results:
-        paper = "-" if r.paper is None else f"{r.paper:g}"
-        note = "" if r.note in often else r.note
-        lines.append(f"| {r.setting} | {paper} | {_ours(r)} | {r.seeds} | {_word(r.holds)} | {note} |")
-    return lines
 
 
 def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
@@ -275,35 +269,33 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
     for section in dict.fromkeys(row.section for row, _ in placed):
         mine = {(row.line, row.column): result for row, result in placed if row.section == section}
         columns = list(dict.fromkeys(column for _, column in mine))
-        told = {c for c in columns if any(r.paper is not None for (_, column), r in mine.items() if column == c)}
-        heads = [h for c in columns for h in ([f"{c}: paper", "ours"] if c in told else [c])]
+        told = {column for (_, column), r in mine.items() if r.paper is not None}
+        heads = [head for c in columns for head in ([f"{c}: paper", "ours"] if c in told else [c])]
         lines += ["", f"### {section}", "", f"| | {' | '.join(heads)} | seeds |", "|---" * (len(heads) + 2) + "|"]
         notes = []
         for line in dict.fromkeys(line for line, _ in mine):
-            found = [mine.get((line, column)) for column in columns]
+            found = {column: mine.get((line, column)) for column in columns}
             shown = []
-            for column, r in zip(columns, found, strict=True):
-                shown += ["-" if r is None or r.paper is None else f"{r.paper:g}"] if column in told else []
-                shown.append(
-                    "-" if r is None else _ours(r, 1 if r.ours_mean is not None and abs(r.ours_mean) >= 1 else 2)
-                )
-            there = [r for r in found if r is not None]
-            lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in there)} |")
-            said = {column: r.note for column, r in zip(columns, found, strict=True) if r is not None and r.note}
-            same = len(set(said.values())) == 1
-            notes += (
-                [f"{line}: {next(iter(said.values()))}"] if same else [f"{line}, {c}: {n}" for c, n in said.items()]
-            )
+            for column, r in found.items():
+                shown += [_paper(r)] if column in told else []
+                shown.append("-" if r is None else _ours(r, 1 if abs(r.ours_mean or 0) >= 1 else 2))
+            lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in found.values() if r is not None)} |")
+            said = {column: r.note for column, r in found.items() if r is not None and r.note}
+            one = set(said.values())
+            notes += [f"{line}: {n}" for n in one] if len(one) == 1 else [f"{line}, {c}: {n}" for c, n in said.items()]
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
     return lines
+
+
+def _paper(r: Result | None) -> str:
+    return "-" if r is None or r.paper is None else f"{r.paper:g}"
 
 
 def _ours(r: Result, decimals: int | None = None) -> str:
     if r.ours_mean is None:
         return "not reached" if r.seeds else "not run"
-    if decimals is not None:
-        return f"{r.ours_mean:.{decimals}f}" + (f" ± {r.ours_std:.{decimals}f}" if r.ours_std is not None else "")
-    return f"{r.ours_mean:.4g}" + (f" ± {r.ours_std:.3g}" if r.ours_std is not None else "")
+    mean, spread = (".4g", ".3g") if decimals is None else (f".{decimals}f",) * 2
+    return f"{r.ours_mean:{mean}}" + (f" ± {r.ours_std:{spread}}" if r.ours_std is not None else "")
 
 
 def _word(holds: bool | None, unknown: str = "") -> str:

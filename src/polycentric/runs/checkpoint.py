@@ -1,14 +1,16 @@
 """What a run can be gone on from: its state, what adds up over it, and its history, in files with digests.
 
 A state is one safetensors file (and a linked file for every stack that is on disk); a manifest beside it holds the
-rest, the digests of those files, and the name of the run they belong to. Nothing is ever pickled. Files are whole or
-not there at all: written under another name, synced to the disk, and renamed.
+rest, the digests of those files, which columns of a row are which layer (`layout`), and the name of the run they belong
+to. Nothing is ever pickled. Files are whole or not there at all: written under another name, synced to the disk, and
+renamed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +27,9 @@ from torch import Tensor
 from ..errors import UsageError
 from ..method import State
 from ..simulate.disk_state import OnDisk, link, opened
-from ..stacks.stack import aligned
+from ..stacks.stack import Layout, aligned
+
+Columns = dict[str, list[dict[str, Any]]]  # "centers/model": every layer with its name, shape, first and last column
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,31 @@ class Checkpoint:
     state: State
     tally: Tally
     history: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    layout: Columns = field(default_factory=dict, repr=False)  # empty: saved by a version that did not say
 
     def to_json(self) -> dict[str, Any]:
         """All but the state."""
-        return {"tally": self.tally.to_json(), "history": list(self.history)}
+        return {"tally": self.tally.to_json(), "history": list(self.history), "layout": self.layout}
 
     @staticmethod
     def from_json(found: dict[str, Any], state: State) -> Checkpoint:
         """From what `to_json` gave, with its state."""
-        return Checkpoint(state, Tally.from_json(found["tally"]), tuple(found["history"]))
+        tally, history = Tally.from_json(found["tally"]), tuple(found["history"])
+        return Checkpoint(state, tally, history, found.get("layout", {}))
+
+
+def columns(layouts: Mapping[str, Layout], state: State) -> Columns:
+    """Which columns of the rows of a file's tensor are which layer: `row[first:last].reshape(shape)`."""
+    out: Columns = {}
+    for part, stacks in (("centers", state.centers), ("kept", state.kept)):
+        for name in layouts.keys() & stacks.keys():
+            layout, ends = layouts[name], list(itertools.accumulate(layouts[name].sizes))
+            each = zip(layout.names, layout.shapes, layout.sizes, ends, strict=True)
+            out[f"{part}/{name}"] = [
+                {"name": called, "shape": list(shape), "first": end - size, "last": end}
+                for called, shape, size, end in each
+            ]
+    return out
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> dict[str, Any]:
@@ -148,21 +168,26 @@ def _check_of(manifest: Mapping[str, Any]) -> str:
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> str:
     """Write a file under another name, sync it, give it its name; returns its digest."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
+        return renamed(path, write)
+
+
+def renamed(path: Path, write: Callable[[Path], object]) -> str:
+    """The same, where what goes wrong is somebody else's to explain."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        digest = digest_of(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            write(temporary)
-            digest = digest_of(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            os.fsync(folder)
         finally:
-            temporary.unlink(missing_ok=True)
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
     return digest
 
 

@@ -5,7 +5,7 @@ A client's model is always `down @ centers` together with what it keeps; its sco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,6 +35,12 @@ RECTANGLE = 1 << 14  # examples of a block of models at once
 
 def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
     """Every client's score on its part of `split`, before or after some local training of its own."""
+    state = assign_newcomers(method, state, clients)
+    return scored(clients, split, _predictions(method, state, clients, split, fine_tune))
+
+
+def scored(clients: Simulation, split: Split, predictions: Iterable[tuple[Tensor, Tensor]]) -> Scores:
+    """Every client's score on its part of `split` from (positions in the split, outputs there), each example once."""
     federation, task, device = clients.federation, clients.task, split.x.device
     metrics, gathers = task.metrics, _per_client(clients)
     goal, two, n = GOALS[federation.kind], len(federation.classes) == 2 and federation.kind == "classes", len(split)
@@ -44,8 +50,7 @@ def evaluate(method: Method, state: State, clients: Simulation, split: Split, fi
     losses, margin = torch.zeros(2, n, dtype=torch.float64, device=device)
     marks = torch.zeros(len(metrics), n, dtype=torch.float64, device=device)
     outputs_of = torch.zeros((n, federation.n_outputs) if any(gathers) else 0, dtype=torch.float64, device=device)
-    state = assign_newcomers(method, state, clients)
-    for index, outputs in _predictions(method, state, clients, split, fine_tune):  # this rank's share
+    for index, outputs in predictions:  # this rank's share
         targets = task.targets(split.y[index])
         losses[index] = task.loss(outputs, targets).double()
         answers[index] = goal.answers(outputs)
@@ -156,7 +161,7 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
     place = torch.full((clients.federation.n_clients,), -1)
     place[everyone.index] = torch.arange(len(everyone))
     for block in everyone.blocks(clients.block_size):
-        rows = _held(exchange, state, clients, block)
+        rows = held(exchange, state, clients, block)
         gradients = clients.run(Gradient(), rows, block)["gradient"].double().cpu()
         squares += float(gradients.square().sum())
         plain = plain + gradients.sum(0)
@@ -292,7 +297,7 @@ def _predictions(
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
-        rows = _held(exchange, state, clients, block)
+        rows = held(exchange, state, clients, block)
         trainable = block.sizes > 0
         if fine_tune is not None and bool(trainable.any()):
             rows = rows | {"start": rows["model"]}
@@ -302,7 +307,7 @@ def _predictions(
         yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
 
 
-def _held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
+def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
     """What clients have before they learn."""
     kept = take(state.kept, block.index, clients.task.device)
     return opened(exchange, kept | receive(exchange, state, block), clients.run, block)

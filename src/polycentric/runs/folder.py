@@ -36,7 +36,16 @@ from torch import Tensor
 from ..errors import UsageError
 from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
-from .checkpoint import Checkpoint, load_checkpoint, load_state, replace_file, save_checkpoint, save_state, writing
+from .checkpoint import (
+    Checkpoint,
+    Columns,
+    load_checkpoint,
+    load_state,
+    replace_file,
+    save_checkpoint,
+    save_state,
+    writing,
+)
 from .settings import Settings
 
 KEEP = 3  # checkpoints kept
@@ -213,10 +222,10 @@ class Folder:
                 problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
         return None, problems
 
-    def save_best(self, state: State) -> None:
+    def save_best(self, state: State, layout: Columns | None = None) -> None:
         """The best state so far on the validation split."""
         saved = save_state(self.path / "best.safetensors", state)
-        self.write_json("best.json", {"round": state.round, **saved})
+        self.write_json("best.json", {"round": state.round, **saved, "layout": layout or {}})
 
     def load_best(self, device: torch.device | str = "cpu") -> State:
         """The best state on the validation split."""

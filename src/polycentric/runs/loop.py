@@ -18,28 +18,34 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data import Federation
-from ..errors import Diverged, Lost, require, unknown
+from ..errors import Diverged, Lost, unknown
 from ..learn import Train
 from ..method import Method, State
-from ..round import Trip, opened, receive, run_round
+from ..round import Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
-from ..stacks.stack import take
 from .checkpoint import Tally
-from .evaluate import all_clients, assign_newcomers, evaluate, optimistic
+from .evaluate import evaluate, optimistic
 from .folder import Folder
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
 from .observers import Moment, Observer, in_use, observers
+from .serving import holder, warn_held_out
 from .settings import Settings
 from .stopping import Target, rules
+
+if TYPE_CHECKING:
+    from .export import Exported
+    from .newcomers import Elsewhere, Fits
+    from .predict import Predictions
 
 
 class Callback:
@@ -101,19 +107,34 @@ class Run:
         """The scores of the model in use at the end, at the clients that train and do not attack."""
         return in_use(self.now) | self.now.exchange.topology.shows(self.now.view()) | self.now.average
 
-    def model_of(self, client: int | None = None, center: int | None = None) -> nn.Module:
-        """The trained module of a client, or of a center, with its parameters loaded."""
-        exchange = self.method.at(self.state.round)[-1]
-        if client is None:
-            rows = {"model": self.state.centers["model"][center or 0]}
-            missing = [n for n in self.clients.task.names if n not in rows]
-            require(not missing, f"a center has no {', '.join(missing)}: use model_of(client=0) for a client's model")
-            return self.clients.task.loaded(rows)
-        one = all_clients(self.clients, self.state)[torch.tensor([client])]
-        state = assign_newcomers(self.method, self.state, self.clients)
-        rows = take(state.kept, one.index, self.clients.task.device) | receive(exchange, state, one)
-        rows = opened(exchange, rows, self.clients.run, one)
-        return self.clients.task.loaded({name: rows[name][0] for name in self.clients.task.names})
+    def model_of(self, client: int | str | None = None, center: int | None = None) -> nn.Module:
+        """The trained module of a client, by its number or name, or of a center, with its parameters loaded."""
+        center = 0 if client is None and center is None else center
+        return self.clients.task.loaded(holder(self, client, center).rows)
+
+    def export(self, **how: Any) -> list[Exported]:
+        """Models as files for other programs; arguments as those of `runs.export.export`."""
+        from .export import export
+
+        return export(self, **how)
+
+    def predict(self, what: str | Path | Tensor, **whose: Any) -> Predictions:
+        """Answers to new examples; arguments as those of `runs.predict.predict`."""
+        from .predict import predict
+
+        return predict(self, what, **whose)
+
+    def assign(self, data: str | Path | Federation, **how: Any) -> Fits:
+        """Which center fits every client of other data; arguments as those of `runs.newcomers.assign`."""
+        from .newcomers import assign
+
+        return assign(self, data, **how)
+
+    def evaluate(self, data: str | Path | Federation, **how: Any) -> Elsewhere:
+        """Scores on other data, nothing is trained; arguments as those of `runs.newcomers.evaluate_on`."""
+        from .newcomers import evaluate_on
+
+        return evaluate_on(self, data, **how)
 
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""
@@ -236,6 +257,7 @@ class Run:
 
     def _finish(self) -> None:
         """The best state where one was kept, and the last scores."""
+        warn_held_out(self)
         test = self.federation.test
         if self.settings.patience and self.tally.best_round is not None:
             if self.best is None:  # found before an interruption

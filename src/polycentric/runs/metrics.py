@@ -152,7 +152,7 @@ def mean_by_client(values: Reals, owner: Integers, count: Integers) -> Reals:
 
 def score_numbers(answers: Reals, y: Reals, losses: Reals, owner: Integers, n_clients: int) -> Scores:
     """Scores of every client from the numbers predicted, (examples, targets), and the true ones."""
-    y, answers = y.reshape(len(y), -1).astype(np.float64), answers.reshape(len(y), -1)
+    y = y.reshape(answers.shape).astype(np.float64)
     count, nothing = np.bincount(owner, minlength=n_clients), np.full(n_clients, np.nan)
     off = answers - y
     with np.errstate(over="ignore", invalid="ignore"):

@@ -16,7 +16,7 @@ import torch
 from ..errors import UsageError
 from ..parts.privacy import epsilon
 from ..round import Trip
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, columns
 from .evaluate import edge_scores
 from .folder import Folder
 from .loop import Callback
@@ -44,7 +44,7 @@ class Recorder(Callback):
     def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
         """One line of metrics, one of places, and the best state."""
         if run.tally.best_round == run.state.round and run.best is run.state:
-            self.folder.save_best(run.state)
+            self.folder.save_best(run.state, columns(run.clients.task.layouts, run.state))
         if run.state.round in run.places:
             self.folder.append_places(run.state.round, run.places[run.state.round])
         self.folder.append_metrics(row)
@@ -62,7 +62,8 @@ class Recorder(Callback):
 
     def on_stop(self, run: Run) -> None:
         """A checkpoint of the last whole round."""
-        self.folder.save(Checkpoint(run.state, run.tally, tuple(run.history)), self.identity)
+        layout = columns(run.clients.task.layouts, run.state)
+        self.folder.save(Checkpoint(run.state, run.tally, tuple(run.history), layout), self.identity)
         self.saved = time.monotonic()
 
     def on_end(self, run: Run) -> None:
@@ -177,7 +178,7 @@ def edges_table(run: Run) -> str:
 
 def identity(made: Run) -> str:
     """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
-    bound = made.settings.model_dump(exclude=without("bound"))
+    bound = made.settings.model_dump(exclude=without("bound"), exclude_defaults=True)  # later options orphan nobody
     facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
     text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

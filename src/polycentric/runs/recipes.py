@@ -93,7 +93,8 @@ def _sorted_out(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 def _changed(key: str, part: Any, fields: Mapping[str, Any]) -> Any:
     """A part with some of its fields replaced."""
-    known, name = typing.get_type_hints(type(part)), type(part).__name__.lower()
+    hints, name = typing.get_type_hints(type(part)), type(part).__name__.lower()
+    known = {field.name: hints[field.name] for field in dataclasses.fields(part)}
     for field in fields:
         if not known:
             raise UsageError(

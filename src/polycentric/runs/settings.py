@@ -54,6 +54,9 @@ class Settings(BaseModel):
     standardise: Literal["no", "train"] = option(
         "no", "train: every feature gets mean 0 and deviation 1 over all training examples.", bound=False
     )
+    augment: str | None = option(
+        None, "Images change at random in training: flip, crop(4), flip+crop(4); never when they are scored."
+    )
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
     )

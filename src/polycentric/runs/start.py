@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data import Federation, load
+from ..data import Federation, Pool, load
+from ..data.augment import Augment
 from ..errors import UsageError, require
 from ..language import NoWords, part_of, spell, value_of
 from ..language.own_code import is_own
@@ -41,7 +42,7 @@ from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint
 from .evaluate import evaluate
 from .folder import Folder
-from .loop import Callback, Run
+from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
 from .observers import Observer
 from .outputs import Recorder, check_the_same, environment, identity
@@ -70,7 +71,7 @@ NOTHING = Given()
 
 def run(
     method: str | Method,
-    federation: str | Path | Federation,
+    federation: str | Path | Federation | Pool,
     *,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
@@ -81,7 +82,7 @@ def run(
 
     Arguments:
         method: such as `fedavg(lr=0.1, epochs=5)`, or its name.
-        federation: such as `load("digits", partition=Rotations(4))`, or the name of data.
+        federation: such as `load("digits", partition=Rotations(4))`, a pool, or the name of data.
         out: a folder for metrics and checkpoints; None: nothing is written.
         callbacks: who is told how it goes: see `Callback`.
         observers: what else is measured at every evaluation: functions from a `Moment` to numbers by name.
@@ -99,7 +100,7 @@ def run(
 
 def prepare(
     method: str | Method,
-    federation: str | Path | Federation,
+    federation: str | Path | Federation | Pool,
     *,
     model: str | Model | None = None,
     loss: Loss | None = None,
@@ -107,7 +108,8 @@ def prepare(
     **settings: Any,
 ) -> Run:
     """A run before its first round; arguments as those of `run`."""
-    words, given, needs = described(method, federation, model, loss, settings)
+    dealt = _dealt(federation, settings) if isinstance(federation, Pool) else federation
+    words, given, needs = described(method, dealt, model, loss, settings)
     return prepared(words, given, ranks, needs)
 
 
@@ -229,6 +231,14 @@ def described(
     return Settings.of(values, "the arguments"), Given(**objects), tuple(needs)
 
 
+def _dealt(pool: Pool, values: dict[str, Any]) -> Federation:
+    """A pool dealt as the settings say; those that say it are taken out of them."""
+    how = {name: values.pop(name) for name in ("partition", "clients", "valid", "standardise") if name in values}
+    how |= {} if how.get("valid") or not values.get("patience") else {"valid": 0.1}
+    seed = values.pop("data_seed", None)
+    return load(pool, **how, seed=values.get("seed", 0) if seed is None else seed)
+
+
 def built_method(settings: Settings) -> Method:
     """The method that settings describe."""
     return build_method(settings.method, settings.set)
@@ -255,9 +265,19 @@ def built_metrics(settings: Settings) -> list[Metric]:
     return found
 
 
+def built_augment(settings: Settings, method: Method) -> Augment | None:
+    """What happens to images in training, where the method trains."""
+    augment: Augment | None = value_of("augment", settings.augment, Augment | None)
+    good = augment is None or trainer_of(method) is not None
+    require(
+        good, f"{method.name} takes no steps on batches, so augment={settings.augment} would do nothing: leave it out"
+    )
+    return augment
+
+
 def check_words(settings: Settings) -> None:
     """Refuse words that build nothing, before anything is read or written."""
-    built_method(settings)
+    built_augment(settings, built_method(settings))
     built_clock(settings)
     built_attack(settings)
     built_metrics(settings)
@@ -282,6 +302,7 @@ def prepared(
     method = given.method or built_method(settings)
     clock = given.clock or built_clock(settings)
     attack = given.attack or built_attack(settings)
+    augment = built_augment(settings, method)
     check(clock, method)
     federation = given.federation if given.federation is not None else load_data(settings)
     compare_cells(method.exchanges[-1].topology.geometry, federation, settings.seed)
@@ -293,7 +314,7 @@ def prepared(
     federation = federation.to(where) if where.type != "cpu" else federation
     metrics = given.metrics if given.metrics is not None else built_metrics(settings)
     how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
-    how |= {"metrics": metrics}
+    how |= {"metrics": metrics, "augment": augment}
     build = partial(Task.of, federation, model, cut=method.cut, loss=given.loss, **how)
     task = build(seed=settings.seed)
     others = range(1, method.starts(federation.n_clients))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..data import Federation
+from ..data.augment import Augment, check_images
 from ..data.federation import Inputs
 from ..errors import UsageError
 from ..models import MODELS, build
@@ -53,6 +54,7 @@ class Task:
     precision: str = "float32"  # "bf16": the module computes in bfloat16 where it learns; rows stay as they are
     metrics: tuple[Metric, ...] = ()  # of the user's own
     several: Inputs = ()  # what the module is called with, where that is not x as a whole
+    augment: Augment | None = None  # what happens to images in training
 
     @staticmethod
     def of(
@@ -66,15 +68,18 @@ class Task:
         device: torch.device | str = "cpu",
         precision: str = "float32",
         metrics: Sequence[Metric] = (),
+        augment: Augment | None = None,
     ) -> Task:
         """The task of fitting a model to a federation's data."""
+        check_images(augment, federation.name, federation.shape, federation.symbols)
         model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
         several = federation.inputs if not isinstance(model, str) or model not in MODELS else ()
         shape = dict(several) if several else federation.shape
         module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
-        task = Task(module, loss or goal.loss, cut, dtype, federation.symbols, precision, tuple(metrics), several)
+        own = tuple(metrics)
+        task = Task(module, loss or goal.loss, cut, dtype, federation.symbols, precision, own, several, augment)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
         outputs = task.try_out(federation.train.x[:2], federation.n_outputs)
         targets = task.targets(federation.train.y[: len(outputs)].to(task.device))
@@ -145,12 +150,9 @@ class Task:
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
         parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
-        found = functional_call(self.module, parameters, self._arguments(x))
-        if isinstance(found, tuple | list):  # several heads: side by side
-            return torch.cat([part.flatten(1) for part in found], 1)
-        return torch.as_tensor(found)
+        return side_by_side(functional_call(self.module, parameters, self.arguments(x)))
 
-    def _arguments(self, x: Tensor) -> tuple[Tensor, ...]:
+    def arguments(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the module is called with."""
         if not self.several:
             return (x,)
@@ -190,6 +192,13 @@ class Task:
         if missing.unexpected_keys:
             raise UsageError(f"the model has no parameter {missing.unexpected_keys[0]}")
         return module.eval()
+
+
+def side_by_side(found: object) -> Tensor:
+    """What a module gave, (batch, outputs); several heads one after another."""
+    if isinstance(found, tuple | list):
+        return torch.cat([part.flatten(1) for part in found], 1)
+    return torch.as_tensor(found)
 
 
 def try_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:

@@ -138,19 +138,19 @@ def test_more_clients_take_more_places_and_fewer_take_the_first(blobs: Make, rep
 
 
 def test_clients_of_many_sizes_need_few_graphs(blobs: Make, replays: list[str]) -> None:
-    federation = blobs(range(1, 60), dtype=torch.float32)
+    federation = blobs(range(1, 30), dtype=torch.float32)
     task = Task.of(federation, lambda shape, n: mlp(shape, n, (5,)))
     n = federation.n_clients
     rows = {name: row.repeat(n, 1) for name, row in task.start().items()}
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
     captured, launched = (Stacked(task, federation.train, scan, few=0) for scan in (Captured(), launch))
     train = Train(lr=0.05, batch=1, epochs=2)
-    for _ in range(20):
+    for _ in range(6):
         a = captured(train, rows, cohort)
     torch.testing.assert_close(a, launched(train, rows, cohort))
     (graphs,) = graphs_of(captured)
     widths = {min(bucket_size(active), n) for active in range(1, n + 1)}
-    assert set(graphs.replays) == widths and len(widths) == 12
+    assert set(graphs.replays) == widths and len(widths) == 10
 
 
 def test_a_bucket_is_not_much_too_large() -> None:

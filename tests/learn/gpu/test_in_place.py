@@ -100,7 +100,7 @@ def test_no_row_is_laid_together_or_written_anew(momentum: float, blobs: Make) -
     for run, some in ((Stacked(task, federation.train, in_place=True), False), (Stacked(task, federation.train), True)):
         carry = {name: value.clone() for name, value in train.begin(rows, cohort, task).items()}
         index, weight = torch.zeros(len(SIZES), 4, dtype=torch.long), torch.full((len(SIZES), 4), 0.25)
-        batch = batch_at(task, federation.train, index, weight)
+        batch = batch_at(task, federation.train, None, index, weight)
         with Seen() as seen:
             new = vmap(lambda carry, row, batch, run=run: train.step(carry, row, batch, run.client))(carry, rows, batch)
         assert any(size >= whole for _, size in seen.calls) is some

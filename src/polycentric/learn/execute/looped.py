@@ -30,7 +30,7 @@ class Looped(Executor):
 
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """Every client in turn, each on a copy of its own of what it carries."""
-        schedule = BatchSchedule(self.split, cohort, learner.plan(cohort))
+        schedule = BatchSchedule(self.split, cohort, learner.plan(cohort), self.task.augment)
         carry = learner.begin(rows, cohort, self.task)
         done = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in carry.items()}
         for k, (client, n_steps) in enumerate(zip(cohort.index.tolist(), schedule.steps, strict=True)):
@@ -51,7 +51,7 @@ class Looped(Executor):
 
     def _batch(self, schedule: BatchSchedule, s: int, k: int, count: int) -> Batch:
         index, weight = schedule.index[s, k, :count], schedule.weight[s, k, :count]
-        batch = batch_at(self.task, self.split, index, weight)
+        batch = batch_at(self.task, self.split, schedule.augment, index, weight)
         return batch._replace(x=channels_last(batch.x)) if self.last else batch
 
     @cached_property

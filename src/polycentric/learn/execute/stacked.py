@@ -72,7 +72,7 @@ class Stacked(Executor):
             by = to_device_of(next(iter(rows.values())), order)
             plan = replace(plan, steps=plan.steps[order])
             rows, cohort = {n: v[by] for n, v in rows.items()}, cohort[order]
-        steps = self.steps(learner, BatchSchedule(self.split, cohort, plan))
+        steps = self.steps(learner, BatchSchedule(self.split, cohort, plan, self.task.augment))
         with (
             seeded(self.drawing, cohort.seed, cohort.round, cohort.index[0], "modules"),
             use_gpu_kernels(self.task.device),
@@ -90,7 +90,8 @@ class Stacked(Executor):
         def one(client: Client, carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
             return learner.step(carry, row, batch, client)
 
-        take, gather = vmap(partial(one, self.client), randomness="different"), partial(batch_at, self.task, self.split)
+        take = vmap(partial(one, self.client), randomness="different")
+        gather = partial(batch_at, self.task, self.split, schedule.augment)
         in_place = self.client.descent is not None
         return Steps(learner, take, gather, schedule, in_place, self.few, partial(one, self.alone))
 

@@ -1,0 +1,288 @@
+"""Answers to new examples, by the model of a client or of a center of a finished run.
+
+    a file      .npz as `polycentric.data.npz` has it, with or without y; a folder of pictures, flat, by class, or by
+                client and class; a table (.csv) where the run's data came from one
+    an answer   the class and the probability of each, the labels and theirs, or numbers
+
+What was done to the run's examples is done to these: the recipe of a table, standardising, bytes divided by 255. Where
+a file says what is right, that stands beside every answer, with its loss.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..data import npz
+from ..data.archive import LIMIT, names_in
+from ..data.federation import Federation, Kind
+from ..data.from_table import rows_to_inputs, rows_to_targets
+from ..data.npz_file import without_targets
+from ..data.pictures import SUFFIXES, unpacked
+from ..data.table_file import read_rows
+from ..errors import UsageError, require
+from ..tasks.goals import GOALS
+from .metrics import plain
+from .serving import holder
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+CHUNK = 4096  # examples at once
+
+
+@dataclass(frozen=True, eq=False)
+class NewExamples:
+    """Examples before anything was done to them, and what is right where that is known."""
+
+    x: Tensor
+    y: Tensor | None = None  # by the classes of the run
+    names: tuple[str, ...] = ()  # of files
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One answer for each example."""
+
+    outputs: Tensor  # (examples, n_outputs) float64
+    kind: Kind
+    heads: tuple[str, ...]  # names of classes, labels or numbers
+    targets: Tensor | None = None
+    losses: Tensor | None = None  # (examples,) where targets are known
+    names: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> Tensor:
+        """Classes by number, 0 and 1 for each label, or numbers."""
+        return GOALS[self.kind].answers(self.outputs)
+
+    @property
+    def probabilities(self) -> Tensor | None:
+        """Of every class or label, (examples, n_outputs); None where numbers are predicted."""
+        if self.kind == "numbers":
+            return None
+        return self.outputs.softmax(-1) if self.kind == "classes" else self.outputs.sigmoid()
+
+    @property
+    def right(self) -> Tensor | None:
+        """Share of what was told that is right, (examples,); None where that is not known, or numbers are predicted."""
+        if self.targets is None or self.kind == "numbers":
+            return None
+        good = (self.answers == self.targets).double()
+        return good if good.dim() == 1 else good.mean(-1)
+
+    def summary(self) -> dict[str, float | None]:
+        """How good the answers are, where that is known."""
+        if self.targets is None or self.losses is None or not len(self.outputs):
+            return {}
+        out = {"loss": float(self.losses.mean())}
+        if self.right is not None:
+            return plain(out | {"accuracy": float(self.right.mean())})
+        off = self.outputs - self.targets.double().reshape(self.outputs.shape)
+        return plain(out | {"rmse": float(off.square().mean().sqrt()), "mae": float(off.abs().mean())})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A dictionary for each example, by the headings of the table."""
+        chances, right = self.probabilities, self.right
+        for i in range(len(self.outputs)):
+            row: dict[str, Any] = {"example": i}
+            row |= {"file": self.names[i]} if self.names else {}
+            row |= self._told("predicted", self.answers[i])
+            if chances is not None:
+                row |= {f"probability_{name}": float(chances[i, j]) for j, name in enumerate(self.heads)}
+            if self.targets is not None and self.losses is not None:
+                row |= self._told("true", self.targets[i])
+                row |= {} if right is None else {"right": float(right[i])}
+                row |= {"loss": float(self.losses[i])}
+            yield row
+
+    def _told(self, what: str, values: Tensor) -> dict[str, Any]:
+        if self.kind == "classes":
+            return {what: self.heads[int(values)]}
+        each = values.reshape(-1).tolist()
+        if len(each) == 1 and self.kind == "numbers":
+            return {what: each[0]}
+        kept = [int(value) for value in each] if self.kind == "labels" else each
+        return {f"{what}_{name}": value for name, value in zip(self.heads, kept, strict=True)}
+
+    def table(self) -> str:
+        """All rows as CSV."""
+        text = io.StringIO()
+        rows = list(self.rows())
+        writer = csv.writer(text)
+        writer.writerow(rows[0] if rows else ["example"])
+        for row in rows:
+            writer.writerow([f"{value:.7g}" if isinstance(value, float) else value for value in row.values()])
+        return text.getvalue()
+
+
+def predict(
+    run: Run, what: str | Path | Tensor, *, client: int | str | None = None, center: int | None = None
+) -> Predictions:
+    """Answers to new examples.
+
+    Arguments:
+        run: a finished run.
+        what: a file or folder, or examples (n, *shape) as they are before anything is done to them.
+        client, center: whose model answers; neither: the center's, where there is one and it has a whole model.
+    """
+    whose = holder(run, client, center)
+    new = NewExamples(what) if isinstance(what, Tensor) else read_examples(run, Path(what))
+    federation, task = run.federation, run.clients.task
+    x = prepared(federation, new.x, str(what) if not isinstance(what, Tensor) else "x")
+    outputs, losses = [], []
+    with torch.no_grad():
+        for first in range(0, len(x), CHUNK):
+            mine = slice(first, first + CHUNK)
+            found = task.predict(whose.rows, task.inputs(x[mine].to(task.device)))
+            outputs.append(found.double().cpu())
+            if new.y is not None:
+                losses.append(task.loss(found, task.targets(new.y[mine].to(task.device))).double().cpu())
+    heads = federation.classes or federation.targets or tuple(map(str, range(federation.n_outputs)))
+    together = torch.cat(losses) if losses else None
+    return Predictions(torch.cat(outputs), federation.kind, heads, new.y, together, new.names)
+
+
+def prepared(federation: Federation, x: Tensor, what: str) -> Tensor:
+    """New examples as the run's are: of its shape and type, scaled as they were."""
+    ours = federation.train.x
+    if x.dim() == 4 and ours.dim() == 4 and x.shape[1] == 1 and ours.shape[1] == 3 and x.dtype == torch.uint8:
+        x = x.expand(-1, 3, -1, -1)  # grey pictures among coloured ones
+    require(
+        tuple(x.shape[1:]) == federation.shape,
+        f"{what}: examples have shape {tuple(x.shape[1:])}, and the run's {federation.shape}",
+    )
+    alike = x.dtype == ours.dtype or (x.is_floating_point() and ours.is_floating_point()) or bool(federation.symbols)
+    require(alike, f"{what}: examples are {_kind(x)}, and the run's {_kind(ours)}")
+    if x.is_floating_point():
+        require(bool(x.isfinite().all()), f"{what}: examples hold NaN or infinity; remove or fill such values")
+    if federation.symbols and x.numel():
+        low, high = int(x.min()), int(x.max())
+        require(
+            0 <= low and high < federation.symbols,
+            f"{what}: symbols run from {low} to {high}, not 0 to {federation.symbols - 1}",
+        )
+    return x.to(ours.dtype) if federation.scaling is None else _scaled(federation, x)
+
+
+def _scaled(federation: Federation, x: Tensor) -> Tensor:
+    assert federation.scaling is not None
+    mean, spread = federation.scaling.mean, federation.scaling.spread
+    return type(federation.scaling)(mean.to(x.device), spread.to(x.device))(x)
+
+
+def _kind(x: Tensor) -> str:
+    return "bytes (uint8)" if x.dtype == torch.uint8 else f"numbers ({str(x.dtype)[6:]})"
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_examples(run: Run, path: Path) -> NewExamples:
+    """The examples of a file or folder."""
+    federation = run.federation
+    require(path.exists(), f"there is no file or folder '{path}'; check the path")
+    if path.is_dir() or path.suffix.lower() in SUFFIXES:
+        return _pictures(federation, path)
+    if path.suffix.lower() != ".npz":
+        return _table(federation, path)
+    if not {"y", "text"} & set(names_in(path)):
+        x, _, columns = without_targets(path)
+        same_columns(federation, columns, str(path))
+        return NewExamples(x)
+    pool = npz(path)
+    same_columns(federation, pool.columns, str(path))
+    if federation.symbols:
+        good = pool.symbols == federation.symbols and pool.classes == federation.classes
+        require(good, f"{path} is written with other symbols than the run's data")
+    return NewExamples(pool.x, in_terms_of(federation, pool.y, pool.classes, str(path)))
+
+
+def same_columns(federation: Federation, columns: Sequence[str], what: str) -> None:
+    """Refuse features in another order, or other features, where both have names."""
+    if columns and federation.columns and tuple(columns) != federation.columns:
+        at = next((j for j, (a, b) in enumerate(zip(columns, federation.columns, strict=False)) if a != b), None)
+        said = (
+            f"it has {len(columns)} columns, and the run's data {len(federation.columns)}"
+            if at is None
+            else f"column {at} is '{columns[at]}', and '{federation.columns[at]}' in the run's data"
+        )
+        raise UsageError(f"{what}: {said}")
+
+
+def in_terms_of(federation: Federation, y: Tensor, classes: Sequence[str], what: str) -> Tensor:
+    """Targets by the classes of a run's data; classes are known by their names."""
+    ours = federation.classes
+    theirs: Kind = "numbers" if not classes else "labels" if y.dim() == 2 else "classes"
+    require(
+        theirs == federation.kind,
+        f"{what} has {theirs} as targets, and the run's data {federation.kind}",
+    )
+    if federation.kind == "numbers":
+        wide, here = federation.n_outputs, y.shape[1] if y.dim() == 2 else 1
+        require(wide == here, f"{what} has {here} numbers to predict, and the run's data {wide}")
+        return y
+    if federation.kind == "labels" or tuple(classes) == ours:
+        strange = [f"'{a}'" for a in classes if a not in ours] or ["in another order"]
+        require(tuple(classes) == ours, f"{what} has other labels than the run's data: {', '.join(strange[:5])}")
+        return y
+    if len(classes) <= len(ours) and list(classes) == list(map(str, range(len(classes)))):  # it has no names for them
+        return y
+    strange = [name for name in classes if name not in ours]
+    if strange:
+        raise UsageError(f"{what} has a class '{strange[0]}', which is none of the run's: {', '.join(ours[:20])}")
+    return torch.tensor([ours.index(name) for name in classes])[y]
+
+
+def _pictures(federation: Federation, path: Path) -> NewExamples:
+    """Pictures side by side, in folders by class, or by client and class."""
+    files, depth = [path], 0
+    if path.is_dir():
+        found = ((depth, sorted(_shown(path, "/".join(["*"] * (depth + 1))))) for depth in range(3))
+        depth, files = next(((depth, files) for depth, files in found if files), (0, []))
+        require(bool(files), f"{path} has no pictures ({', '.join(SUFFIXES)}), neither by itself nor by class")
+    names = tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files)
+    x = torch.from_numpy(unpacked(files, names, None, LIMIT))
+    if not depth:
+        return NewExamples(x, None, names)
+    classes = sorted({file.parent.name for file in files})
+    y = torch.tensor([classes.index(file.parent.name) for file in files])
+    strange = [name for name in classes if name not in federation.classes]
+    if federation.kind != "classes" or strange:
+        which = f"'{strange[0]}' is no class of the run's data" if strange else "the run's data have no classes"
+        raise UsageError(f"{path}: pictures lie in folders by class, and {which}: put them side by side")
+    return NewExamples(x, torch.tensor([federation.classes.index(name) for name in classes])[y], names)
+
+
+def _shown(path: Path, pattern: str) -> Iterator[Path]:
+    for file in path.glob(pattern):
+        inside = file.relative_to(path).parts
+        if file.suffix.lower() in SUFFIXES and file.is_file() and not any(part.startswith(".") for part in inside):
+            require(file.resolve().is_relative_to(path.resolve()), f"{file} is a link that leaves {path}")
+            yield file
+
+
+def _table(federation: Federation, path: Path) -> NewExamples:
+    """Rows of a table; what is right is known where they have the column that was learned."""
+    _, x, y = rows_by_recipe(federation, path)
+    return NewExamples(x, y)
+
+
+def rows_by_recipe(federation: Federation, path: Path) -> tuple[list[dict[str, str]], Tensor, Tensor | None]:
+    """Rows of a table, as x and as y, by the recipe of the table that the run's data came from."""
+    if federation.recipe is None:
+        raise UsageError(
+            f"{path}: the run's data did not come from a table, so nothing says how rows become examples: give an .npz "
+            "file or a folder of pictures"
+        )
+    rows = read_rows(path)
+    require(len(rows) > 0, f"{path} has no rows")
+    known = all(column in rows[0] for column in federation.recipe["target"]["columns"])
+    return rows, rows_to_inputs(federation.recipe, rows), rows_to_targets(federation.recipe, rows) if known else None
