@@ -197,7 +197,8 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
         tell(summary)
         return
     stdout.print(summary_table(summary))
-    clock = str(folder.read_json("config.json").get("clock", ""))
+    config = folder.read_json("config.json")
+    clock = str(config.get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"
     say(
@@ -219,5 +220,7 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
             )
     elif "optimistic" in summary:
         say("note: no optimistic scores: there are no whole models to choose among, or the data have no classes")
+    if config.get("fine_tune") == 1 and not summary.get("personalised"):  # more than one epoch was said before
+        say(f"note: no fine-tuned scores: clients of {summary['method']} take no training steps that could go on alone")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

@@ -1,6 +1,6 @@
 """The rule by which `auto` chooses: the executor, whether its steps are compiled, and how large a block is.
 
-1. The executor (`chosen`). On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
+1. The executor. On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
    model after another, and so is a stack of recurrences (`polycentric bench`): `looped`. So is a module that `vmap`
    cannot take. Everything else, and everything on a GPU, is faster `stacked`.
 2. A stacked run becomes `compiled` where that saves more than compiling costs (`compiling_pays`):
@@ -68,7 +68,7 @@ def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     """The executor that was asked for, if the model can be run so; what `auto` means where nothing was."""
     asked, task = clients.executor, clients.task
     if asked == "auto":
-        name = chosen(clients, first)
+        name = _chosen(clients, first)
         return "compiled" if name == "stacked" and first and compiling_pays(clients, first) else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
@@ -80,7 +80,7 @@ def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     return asked if asked != "looped" else loopable(clients, first)
 
 
-def chosen(clients: Simulation, first: FirstRound | None) -> str:
+def _chosen(clients: Simulation, first: FirstRound | None) -> str:
     """The executor for a model, a device and a method."""
     task = clients.task
     if task.device.type == "cpu" and any(isinstance(m, ONE_BY_ONE) for m in task.module.modules()):
