@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Out, Quiet, Trust, Wait, interruptible, of_settings, settings_of
+from .options import AsJson, Out, Quiet, Track, Trust, Wait, interruptible, of_settings, settings_of
 
 
 @of_settings()
@@ -24,7 +24,7 @@ def run(
         ),
     ] = False,
     trust: Trust = False,
-    track: Annotated[bool, typer.Option("--track", help="Write TensorBoard events into the run's folder.")] = False,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -44,18 +44,20 @@ def run(
     from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
     from ..simulate.ranks import join_ranks
-    from .screen import progress, tensorboard
+    from ..runs.trackers import tracker
+    from .screen import progress
 
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
             asked = settings_of(method, options, check=False, trust=trust)  # it is built right away
+            trackers = [tracker(name) for name in track or ()]  # one that is not there is said before anything is done
             made = prepared(asked, ranks=ranks)
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
                 folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
                 attach_folder(made, folder)
-                made.callbacks += (tensorboard(folder.path),) if track else ()
+                made.callbacks += tuple(trackers)
         again = f"polycentric resume {folder.path}" if folder else ""
         with progress(asked.method, asked.rounds, quiet=hidden) as watching, interruptible(again):
             made.callbacks += watching
@@ -78,6 +80,7 @@ def resume(
     ] = None,
     wait: Wait = 600.0,
     trust: Trust = False,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,13 +91,14 @@ def resume(
     from ..runs.folder import Folder
     from ..runs.start import resumed
     from ..simulate.ranks import join_ranks
+    from ..runs.trackers import tracker
     from .screen import progress, say
 
     with join_ranks(wait) as ranks:
         opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
         with ranks.together():
             if ranks.first:
-                opened = Folder.open(folder)
+                opened, trackers = Folder.open(folder), [tracker(name) for name in track or ()]
                 wanted = max(opened.read_config(trust)[0].rounds, rounds or 0)
                 summary = opened.read_json("summary.json") if opened.finished else {}
         done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
@@ -104,7 +108,7 @@ def resume(
                 interruptible(f"polycentric resume {folder}"),
             ):
                 ended, problems = resumed(opened, ranks=ranks, rounds=rounds, trust=trust)
-                ended.callbacks += watching
+                ended.callbacks += (*watching, *(trackers if opened else ()))
                 ended.go()
             summary = ended.summary()
     if opened is None:  # another rank speaks for all
