@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-
 SYNONYMS = {  # what others call it: what it is called here
     **dict.fromkeys(("learning_rate", "local_lr", "client_lr", "step_size", "eta"), "lr"),
     **dict.fromkeys(("batch_size", "local_batch_size", "minibatch"), "batch"),

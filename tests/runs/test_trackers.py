@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,7 +18,7 @@ from support import Make, small
 class FakeClient:
     """Notes what MLflow is told."""
 
-    made: list[FakeClient] = []
+    made: ClassVar[list[FakeClient]] = []
 
     def __init__(self, tracking_uri: str) -> None:
         self.uri, self.params, self.metrics, self.status = tracking_uri, {}, {}, ""

@@ -11,8 +11,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polycentric import Active, Federation, Method, Simulation, Stacked, Task, UsageError
-from polycentric import fedavg, fedcurv, ifca, maml, nofed, resume, run
+from polycentric import (
+    Active,
+    Federation,
+    Method,
+    Simulation,
+    Stacked,
+    Task,
+    UsageError,
+    fedavg,
+    fedcurv,
+    ifca,
+    maml,
+    nofed,
+    resume,
+    run,
+)
 from polycentric.learn import Compiled
 from polycentric.learn.execute import looped
 from polycentric.learn.learner import Executor

@@ -43,8 +43,8 @@ def run(
     from ..runs.folder import Folder
     from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
-    from ..simulate.ranks import join_ranks
     from ..runs.trackers import tracker
+    from ..simulate.ranks import join_ranks
     from .screen import progress
 
     with join_ranks(wait) as ranks:
@@ -90,8 +90,8 @@ def resume(
     """
     from ..runs.folder import Folder
     from ..runs.start import resumed
-    from ..simulate.ranks import join_ranks
     from ..runs.trackers import tracker
+    from ..simulate.ranks import join_ranks
     from .screen import progress, say
 
     with join_ranks(wait) as ranks:

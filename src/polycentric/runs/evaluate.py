@@ -317,13 +317,14 @@ def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) 
     """Of clients in falling order of their examples; those who have no more leave from the end."""
     sizes, first, begin = split.sizes[block.index], split.first[block.index], 0
     while n := int((sizes > begin).sum()):
-        here, begin = begin, min(begin + max(1, RECTANGLE // n), int(sizes.max()))
-        place = torch.arange(here, begin)
+        place = torch.arange(begin, min(begin + max(1, RECTANGLE // n), int(sizes.max())))
         valid = place < sizes[:n, None]
         index = to_device_of(split.x, torch.where(valid, first[:n, None] + place, 0))
-        outputs = clients.run.outputs({name: row[:n] for name, row in rows.items()}, clients.task.inputs(split.x[index]))
+        active = {name: row[:n] for name, row in rows.items()}
+        outputs = clients.run.outputs(active, clients.task.inputs(split.x[index]))
         real = to_device_of(split.x, valid.flatten().nonzero()[:, 0])
         yield index.flatten()[real], outputs.flatten(0, 1)[real]
+        begin += len(place)
 
 
 def all_clients(clients: Simulation, state: State) -> Cohort:

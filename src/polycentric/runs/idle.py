@@ -1,4 +1,4 @@
-"""Settings that would do nothing in a run: refused before it begins, or said where only this method has no use for them.
+"""Settings that would do nothing in a run: refused before it begins, or said where a method has no use for them.
 
 What never acts, whatever the method, is refused: a target accuracy where numbers are predicted. What a method has no
 use for is said, so that several methods can be compared under the same settings.

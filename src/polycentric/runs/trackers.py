@@ -161,7 +161,7 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {"tensorboard": TensorBoard, "mlflo
 
 
 def tracker(name: str) -> Tracker:
-    """A tracker by its name, for a run with a folder: `pc.run(..., out="runs/one", callbacks=[pc.tracker("mlflow")])`."""
+    """A tracker by its name, for a run with a folder: `pc.run(..., out="one", callbacks=[pc.tracker("mlflow")])`."""
     if name not in TRACKERS:
         raise unknown("tracker", name, TRACKERS)
     try:

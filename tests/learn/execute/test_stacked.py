@@ -146,7 +146,7 @@ def test_a_round_asks_its_device_for_one_number_a_block(sizes: list[int], blobs:
 
 
 @pytest.mark.parametrize("options", [{}, *OPTIONS])
-def test_a_block_of_one_or_two_clients_is_that_of_looped_ones_and_overwrites_nothing(options: dict[str, Any], blobs: Make) -> None:
+def test_a_block_of_one_or_two_is_as_looped_and_overwrites_nothing(options: dict[str, Any], blobs: Make) -> None:
     federation = blobs(sizes=(9, 14))
     task, split = Task.of(federation, small, dtype=torch.float64), federation.train
     train = Train(lr=0.05, epochs=2, batch=4, **options)

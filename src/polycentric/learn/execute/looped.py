@@ -62,8 +62,11 @@ class Looped(Executor):
         """Batched over the examples of a client where the module can be, one after another where it cannot."""
         if self._stackable:
             return gradients_at_once(loss, model, x, y)
-        at, each = {"model": model}, zip(x, y, strict=True)
-        return torch.stack([gradient(lambda p, x=x, y=y: loss(p["model"], x, y), at)["model"] for x, y in each])
+
+        def one(x: Tensor, y: Tensor) -> Tensor:
+            return gradient(lambda params: loss(params["model"], x, y), {"model": model})["model"]
+
+        return torch.stack([one(*example) for example in zip(x, y, strict=True)])
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
@@ -72,9 +75,7 @@ class Looped(Executor):
         return torch.stack(each)
 
 
-def descent(
-    task: Task, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec
-) -> Stacks:
+def descent(task: Task, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
     """A plain step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
 
     An objective depends on the row through the module, of which the layers are differentiated by themselves, and

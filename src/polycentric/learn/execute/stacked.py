@@ -30,7 +30,6 @@ from .captured import Captured
 from .scan import Scan, Steps, clients_in, copied, over_stretches
 from .stackable import draws
 
-
 FEW = 2  # clients whose steps cost less one after another than in a stack (docs/speed.md)
 
 
