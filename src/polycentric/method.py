@@ -6,6 +6,7 @@ a row; a method is a list of *phases*, each so many rounds of the same exchanges
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -205,12 +206,26 @@ Asked = ParamSpec("Asked")
 
 
 def recipe(build: Callable[Asked, Method]) -> Callable[Asked, Method]:
-    """What builds a method by name and settings; the method remembers both."""
+    """What builds a method by name and settings; the method remembers both.
+
+    Clients take `epochs` passes or exactly `steps` steps: where a method's own `steps` is only a default, `epochs` that
+    are asked for go before it; where both are asked for, one of them would do nothing, and they are refused. (A
+    method that names both itself means two things by them.)
+    """
+    own = inspect.signature(build).parameters
 
     @wraps(build)
     def asked(*args: Asked.args, **kwargs: Asked.kwargs) -> Method:
+        given: dict[str, Any] = dict(kwargs)
+        if "epochs" in given and "epochs" not in own:
+            epochs, steps = given["epochs"], given.get("steps")
+            both = (
+                f"epochs={epochs} and steps={steps}: clients take so many epochs or so many steps, so drop one of them"
+            )
+            require(steps is None, both)
+            given |= {"steps": None} if "steps" in own else {}
         try:
-            method = build(*args, **kwargs)
+            method = build(*args, **given)  # type: ignore[arg-type]
         except TypeError as error:
             wrong = next((name for name in kwargs if synonym(name) and f"'{name}'" in str(error)), None)
             if wrong is None:

@@ -204,6 +204,10 @@ def test_the_command_writes_figures_and_says_where(tmp_path: Path, capsys: Any) 
     found = json.loads(capsys.readouterr().out)
     assert all(Path(path).is_file() for path in found["figures"]) and len(found["figures"]) == 3
     assert sum(found["sizes"].values()) == 8 and {"ari", "nmi"} <= found.keys()
+    lines = Path(found["members"]).read_text("utf-8").splitlines()
+    assert lines[0].split(",")[:2] == ["client", "cluster"] and len(lines) == 9
+    named = [line.split(",")[1] for line in lines[1:]]
+    assert {k: named.count(k) for k in found["sizes"]} == found["sizes"]
     assert command("clusters", str(tmp_path)) == 2
     assert "not the folder of a run" in capsys.readouterr().err
     (out / "summary.json").unlink()

@@ -194,3 +194,34 @@ def test_the_command_runs_by_another_clock(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["simulated_seconds"] == pytest.approx(7.0)
     assert outcome(["run", "fedavg", "--clock", "sundial"]) == 2
     assert "unknown clock 'sundial'" in capsys.readouterr().err
+
+
+def test_more_curves_than_colours_are_told_apart(tmp_path):
+    """No two of forty lines look alike, the first eight as ever; and the legend stands beside the panel."""
+    groups = {f"m{n}": [a_run(tmp_path / f"{n}")] for n in range(40)}
+    with panels(tmp_path / "many.png") as axes:
+        curves.draw(axes[0, 0], groups)
+        looks = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes[0, 0].lines]
+    assert len(set(looks)) == 40 and {look[1:] for look in looks[:8]} == {("-", "None")}
+
+
+def test_a_legend_of_many_does_not_hide_the_curves(tmp_path, monkeypatch):
+    found = []
+
+    @contextmanager
+    def kept(*args, **how):
+        with panels(*args, **how) as axes:
+            yield axes
+            found.append(axes[0, 0])
+
+    monkeypatch.setattr(curves, "panels", kept)
+    for n in (8, 9):
+        figure({f"m{k}": [a_run(tmp_path / f"{n}-{k}")] for k in range(n)}, tmp_path / "x.png")
+    few, many = found
+    assert few.get_legend() is not None and not few.figure.legends
+    assert many.get_legend() is None and len(many.figure.legends[0].get_texts()) == 9
+
+
+def test_a_method_of_ones_own_is_called_by_its_name(tmp_path):
+    a_run(tmp_path / "all/a", method="mine:ditto")
+    assert list(gathered([tmp_path / "all"])) == ["mine:ditto"]

@@ -127,7 +127,8 @@ def test_every_method_has_the_same_budget(name: str, data: str) -> None:
         assert visits >= ROUNDS * cohort  # more than the others, never less
     else:
         assert abs(visits - ROUNDS * cohort) <= cohort
-    others = {k for k in own if k not in ("k", "warm_up", "select", "lr", "batch", "steps", "epochs")}
+    assert own.get("match", "distance") == "distance"  # the paper's
+    others = {k for k in own if k not in ("k", "match", "warm_up", "select", "lr", "batch", "steps", "epochs")}
     assert not others  # nothing else is tuned for anybody
     if data == "unipen62" and name not in BY_EPOCHS and name != "FedSGD":
         assert own["steps"] == 13 and own["batch"] == 20

@@ -14,7 +14,7 @@ from polycentric.cli import outcome
 from polycentric.errors import UsageError
 from polycentric.runs import grid as cells
 from polycentric.runs.folder import Folder
-from polycentric.runs.grid import digest, finished, grouped, run_cell, run_cells, run_dir
+from polycentric.runs.grid import compare, digest, finished, grouped, run_cell, run_cells, run_dir
 from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import attach_folder, prepared, resumed
@@ -87,6 +87,49 @@ def test_cells_come_in_order_and_are_run_once(tmp_path, monkeypatch):
     forbid(monkeypatch)
     assert run_cells(FOUR, tmp_path) == first
     assert run_cells([*FOUR, FOUR[0]], tmp_path) == [*first, first[0]]
+
+
+def test_finished_cells_cost_a_look_at_a_file(tmp_path, monkeypatch):
+    """No data are read, and a method is built once for all cells that have its words, not once for each."""
+    many = [cell("fesem", seed, data="digits", set={"lr": lr, "k": 2}) for lr in (0.1, 0.2) for seed in range(20)]
+    for one in many:
+        Folder(run_dir(one, tmp_path)).path.mkdir(parents=True)
+        Folder(run_dir(one, tmp_path)).write_json("summary.json", {"method": "fesem", "seed": one.seed})
+    built: list[str] = []
+    real = cells.built_method
+    monkeypatch.setattr(cells, "built_method", lambda settings: built.append(settings.method) or real(settings))
+    monkeypatch.setattr(cells, "load_data", lambda settings: pytest.fail("data were read"))
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("a process was started"))
+    cells._NAMED.clear()
+    for jobs in (1, 2):
+        assert [s["seed"] for s in run_cells(many, tmp_path, jobs=jobs)] == [*range(20)] * 2
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "matcha", "dpa-sgd", "reptile", "fedavg", "nofed"])
+def test_epochs_act_whatever_the_method_takes_by_default(tmp_path, method):
+    """With as many epochs every method does as much; what nobody sets is as it was."""
+    data: dict[str, Any] = {"data": "teacher(clients=4,dimension=4,examples=40)", "rounds": 1}
+    rounds = {n: run_cell(cell(method, **data, set={"epochs": n}), tmp_path) for n in (1, 5)}
+    assert rounds[5]["work"] == {key: 5 * value for key, value in rounds[1]["work"].items()}
+    assert rounds[1]["work"] == run_cell(cell("fedavg", **data), tmp_path)["work"]
+    assert rounds[1]["metrics"] != rounds[5]["metrics"]
+
+
+def test_the_work_of_a_round_is_the_mean_over_its_rounds(tmp_path):
+    done = run_cell(cell("fesem", data="digits", clients=3, set={"k": 2, "warm_up": 4}), tmp_path)["work"]
+    plain = run_cell(cell("fedavg", data="digits", clients=3), tmp_path)["work"]
+    assert done == pytest.approx({key: (4 + 1 + 1) / 3 * value for key, value in plain.items()})  # the first round: 4
+    assert run_cell(cell("fedavg", rounds=0), tmp_path)["work"] is None
+
+
+def test_rows_of_one_method_have_settings_of_their_own(tmp_path):
+    how = {key: value for key, value in TINY.items() if key != "data"}
+    found = compare(["fedavg(lr=0.5)", "fedavg", "nofed"], TINY["data"], seeds=1, out=tmp_path, set={"lr": 0.01}, **how)
+    assert [row["method"] for row in found] == ["fedavg(lr=0.5)", "fedavg", "nofed"]
+    for row, lr in zip(found, ("0.5", 0.01, 0.01), strict=True):
+        assert Folder(Path(row["run_dirs"][0])).read_config()[0].set == {"lr": lr}
+    assert [row["difference"] and row["difference"]["to"] for row in found] == [None, *["fedavg(lr=0.5)"] * 2]
 
 
 class Inline:

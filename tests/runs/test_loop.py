@@ -94,7 +94,7 @@ def test_the_summary_has_the_agreed_keys_and_is_json(blobs: Make, tmp_path: Path
             "late",
             "participation",
         ),
-        *("best_round", "best_validation", "rounds_to_target", "stopped"),
+        *("best_round", "best_validation", "validation", "work", "rounds_to_target", "stopped"),
         *("executor", "compile_seconds", "fingerprint", "note", "attack", "attackers"),
     }
     needed = {"micro_accuracy", "macro_accuracy", "micro_f1", "macro_f1", "worst_decile_accuracy"}

@@ -163,11 +163,17 @@ def test_a_choice_is_one_of_its_words():
     assert train(optimizer="adam").optimizer == "adam"
 
 
+def defaults(name):
+    """All that may be set at once: epochs only where they, and not steps, are what clients take."""
+    found = {key: parameter.default for key, parameter in parameters(name).items()}
+    own = inspect.signature(METHODS[name]).parameters
+    return {k: v for k, v in found.items() if k != "epochs" or "epochs" in own or found["steps"] is None}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_builds_from_nothing_and_from_its_own_defaults(name):
-    known = parameters(name)
     assert build_method(name, {}) == METHODS[name]()
-    plain = {k: p.default for k, p in known.items() if isinstance(p.default, bool | int | float | str)}
+    plain = {k: value for k, value in defaults(name).items() if isinstance(value, bool | int | float | str)}
     assert build_method(name, plain) == METHODS[name]()
     assert build_method(name, {k: str(v) for k, v in plain.items()}) == METHODS[name]()
 
@@ -300,7 +306,7 @@ def test_the_words_of_a_method_build_it_again(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_words_of_every_default_are_those_of_its_type(name):
-    plain = {key: p.default for key, p in parameters(name).items()}
+    plain = defaults(name)
     method = METHODS[name](**plain)
     said, silent = words_of(method.recipe)
     assert silent == [] and set(said) == set(plain)
@@ -399,3 +405,32 @@ def test_a_table_notices_that_the_code_has_changed(mine: Path) -> None:
     assert ":" not in before.name
     (mine / "mine_too.py").write_text(MINE + "\n# another line\n")
     assert run_dir(rows[0], mine) != before
+
+
+# -- epochs or steps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", sorted(name for name in METHODS if {"epochs", "steps"} <= parameters(name).keys()))
+def test_epochs_and_steps_both_act_or_are_refused(method):
+    def trains(**settings_):
+        made = build_method(method, settings_)
+        return [learner for exchange in made.exchanges for learner in exchange.learn if isinstance(learner, Train)]
+
+    if "epochs" in inspect.signature(METHODS[method]).parameters:  # it names both itself, and means two things
+        assert {(t.epochs, t.steps) for t in trains(epochs=7, steps=3)} == {(7, None), (1, 3)}
+        return
+    assert trains(epochs=7)[-1].epochs == 7 and trains(epochs=7)[-1].steps is None
+    assert trains(epochs=7, steps="none")[-1] == trains(epochs=7)[-1]
+    assert trains(steps=3)[-1].steps == 3
+    refused(method, {"epochs": 7, "steps": 3},
+            "epochs=7 and steps=3: clients take so many epochs or so many steps, so drop one of them")  # fmt: skip
+    again, silent = words_of(build_method(method, {"epochs": 7}).recipe)
+    assert (again, silent) == ({"epochs": 7}, [])  # what was asked for, and nothing else, is recorded
+    assert build_method(method, again) == build_method(method, {"epochs": 7})
+
+
+def test_what_nobody_sets_stays_as_the_papers_have_it():
+    (exchange,) = build_method("dpsgd", {}).exchanges
+    assert exchange.learn[0] == Train(steps=1)
+    (exchange,) = build_method("reptile", {}).exchanges
+    assert exchange.learn[0] == Train(steps=5)

@@ -166,7 +166,7 @@ def test_clusters_show_their_sizes_and_who_moved() -> None:
     began = topology.remembers(6) | {"placed": torch.ones(6, dtype=torch.bool)}
     memory = began | {"assignment": torch.tensor([0, 1, 1, 1, 1, 1]), "distance": torch.arange(6).double()}
     assert topology.shows(view(memory, began)) == {
-        "clusters": 2.0, "largest_cluster": 5.0, "reassigned": 3.0, "intra_cluster": 2.5,
+        "clusters": 2.0, "largest_cluster": 5.0, "moves": 0.0, "reassigned": 3.0, "intra_cluster": 2.5,
     }  # fmt: skip
     assert "reassigned" not in topology.shows(view(memory))  # the run is over
     only = topology.shows(view(memory, began, trains=torch.arange(6) < 2))

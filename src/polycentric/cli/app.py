@@ -13,6 +13,7 @@ from .comparing import compare, curves, participation, reproduce, sweep
 from .importing import data_import
 from .options import Quiet, of_settings, settings_of
 from .running import clusters, personalize, resume, run
+from .searching import choose_k
 from .topology import topology_app
 from .using import assign, evaluate, export, predict
 
@@ -59,6 +60,7 @@ for command in (run, resume, personalize, clusters, export, predict, assign, eva
     app.command()(command)
 for command in (compare, curves, participation, sweep):
     app.command()(command)
+app.command("choose-k")(choose_k)
 
 
 @app.command()

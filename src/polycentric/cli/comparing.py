@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..runs.settings import Settings
 from .options import AsJson, Device, Jobs, Quiet, RunFolders, Trust, interruptible, of_settings, settings_of
 
 RUNS_FOLDER = "Folder for the runs; finished ones in it are not run again."
@@ -17,70 +18,130 @@ Figure = Annotated[Path, typer.Option(help="The file to draw into: .png, .svg or
 
 @of_settings(without=("seed",))
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Methods, or CONFIG.toml files.")],
+    methods: Annotated[list[str], typer.Argument(help="Methods, as fedavg or fesem(k=4), or CONFIG.toml files.")],
     options: dict[str, Any],
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...) to run every method with.")] = 3,
+    against: Annotated[
+        str | None, typer.Option(help="The row that the others are compared with, seed by seed. [default: the first]")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="The metric to compare by. [default: micro_accuracy; of numbers micro_rmse]")
+    ] = None,
+    who: Annotated[bool, typer.Option("--who", help="Also say who gains and who loses, by client and group.")] = False,
+    unequal_work: Annotated[
+        bool, typer.Option("--unequal-work", help="Rows are meant to do unequal local work: do not warn.")
+    ] = False,
     out: RunsFolder = Path("runs/compare"),
     jobs: Jobs = 1,
     trust: Trust = False,
+    form: Annotated[str, typer.Option("--format", help="table, csv, markdown, latex or json.")] = "table",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods on the same federation: mean and standard deviation over seeds.
+    """Compare methods on the same federation: mean and standard deviation over seeds, and paired differences.
 
-    A setting that a method does not have is left out for it, so `--set mu=0.1` reaches fedprox only.
+    A setting that a method does not have is left out for it, so `--set mu=0.1` reaches fedprox only. Settings in
+    brackets make rows of one method: `fesem(k=2) fesem(k=8)`. A difference is called one only where it is larger than
+    two standard errors over three seeds or more.
 
-    Example: polycentric compare nofed fedavg fedprox --data digits --partition rotations=4 --seeds 5
+    Example: polycentric compare nofed fedavg "fesem(k=4)" --data digits --partition rotations=4 --seeds 5
     """
+    from ..errors import require, unknown
     from ..runs.grid import compared, known
+    from ..runs.paired import is_less, reference_of, unequal, who as who_gains, with_differences
     from ..runs.settings import pairs
-    from .screen import comparison_table, counting, stdout, tell
+    from .screen import counting, say
+    from .tables import FORMATS
 
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    require(not as_json or form in ("table", "json"), f"--json and --format {form} are two formats: drop one of them")
     methods, own = list(dict.fromkeys(methods)), pairs(options.pop("set", []))
-    names = {method: _method_of(method) for method in methods}
-    _all_used(names.values(), own)
+    reference = reference_of(methods, against)
+    names = {method: _method_of(method, trust) for method in methods}
+    _all_used(list(names.values()), own)
     cells = [
         settings_of(method, options | {"seed": seed, "set": known(names[method], own)}, trust=trust)
         for seed in range(seeds)
         for method in methods
     ]
-    with interruptible(), counting("compare", len(cells), quiet or as_json) as progress:
+    with interruptible(), counting("compare", len(cells), quiet or as_json or form != "table") as progress:
         rows = compared(cells, out, jobs, progress, methods * seeds)
-    if as_json:
-        tell({"data": cells[0].data, "rounds": cells[0].rounds, "seeds": seeds, "methods": rows})
-        return
-    stdout.print(comparison_table(rows, seeds, cells[0]))
+    rows = with_differences(rows, cells, against, by)
+    if who:
+        for row in (row for row in rows if row["difference"]):
+            metric = row["difference"]["metric"]
+            row["who"] = who_gains(row, rows[reference], metric, is_less(metric, cells))
+    for line in unequal(rows, cells, work=not unequal_work):
+        say(f"note: {line}")
+    _told(rows, seeds, cells[0], "json" if as_json else form, who)
 
 
-def _method_of(name: str) -> str:
-    """The method itself, also of a CONFIG.toml."""
+def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, who: bool) -> None:
+    """A comparison in the form that was asked for."""
+    from . import screen, tables
+
+    told = [row["difference"]["told"] for row in rows if row["difference"]]
+    if form == "json":
+        screen.tell({"data": first.data, "rounds": first.rounds, "seeds": seeds, "methods": rows})
+    elif form == "csv":
+        print(tables.as_csv(tables.gains_csv(rows) if who else tables.comparison_csv(rows)), end="")
+    elif form == "table":
+        for table in tables.comparison_tables(rows, seeds, first):
+            screen.stdout.print(table)
+        for line in told:
+            screen.stdout.print(line, soft_wrap=True)
+        if who:
+            screen.stdout.print(tables.for_people(tables.gains(rows)))
+    else:
+        written, mark = (tables.markdown, "- ") if form == "markdown" else (tables.latex, "% ")
+        shown = [tables.comparison(rows, seeds, first), *([tables.gains(rows)] if who else [])]
+        print("\n\n".join([written(shown[0]), *(["\n".join(mark + line for line in told)] if told else [])]))
+        for other in shown[1:]:
+            print(f"\n{written(other)}")
+
+
+def _method_of(name: str, trust: bool) -> str:
+    """The method itself with its settings, also of a CONFIG.toml."""
+    if not name.endswith(".toml"):
+        return name
+    from ..language.own_code import ask_consent
     from ..runs.settings import read_toml
 
-    return str(read_toml(Path(name)).get("method", "")) if name.endswith(".toml") else name
+    values = read_toml(Path(name))
+    ask_consent(values, Path(name), trust)
+    return str(values.get("method", ""))
 
 
-def _all_used(methods: Any, settings: dict[str, Any]) -> None:
-    """Refuse a setting that none of the methods has."""
+def _all_used(methods: list[str], settings: dict[str, Any]) -> None:
+    """Refuse a setting that reaches none of the rows."""
     from ..errors import unknown
+    from ..language import settings_in
+    from ..runs.grid import known
     from ..runs.recipes import parameters
 
-    every = {name for method in methods for name in parameters(method)}
     for key in settings:
-        if key.partition(".")[0] not in every:
+        if not any(known(method, {key: None}) for method in methods):
+            every = {name for method in methods for name in parameters(settings_in("method", method)[0])}
             raise unknown(f"setting of {', '.join(methods)}", key, every)
 
 
 @of_settings(without=("seed",))
 def sweep(
-    config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file with a [grid] table of lists, or of ranges.")],
     options: dict[str, Any],
+    search: Annotated[
+        str, typer.Option(help="grid: every combination. random, halving: some of them, chosen by validation only.")
+    ] = "grid",
+    trials: Annotated[int | None, typer.Option(min=1, help="Combinations that a search tries. [default: 20]")] = None,
+    search_seed: Annotated[int, typer.Option(min=0, help="Of which combinations a search draws.")] = 0,
     out: Annotated[Path | None, typer.Option(help=RUNS_FOLDER)] = None,
     jobs: Jobs = 1,
     trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every combination of a grid of settings.
+    """Run every combination of a grid of settings, or search it.
 
     CONFIG.toml holds what `run` takes, and a [grid] table whose lists are combined:
 
@@ -93,14 +154,30 @@ def sweep(
       seed = [0, 1, 2]
 
       "set.lr" = [0.03, 0.1, 0.3]
-    """
-    from ..runs.grid import run_cells
-    from .options import grid_of
-    from .screen import counting, stdout, sweep_table, tell
 
+    With --search random or halving there may be ranges, too, and the best on the validation split is told with the
+    command that runs it; seeds are not searched, every combination is run with all of them:
+
+      "set.lr" = { low = 0.001, high = 1.0, log = true }
+    """
+    from ..errors import require, unknown
+    from ..runs.grid import run_cells
+    from ..runs.search import SEARCHES
+    from .options import grid_of
+    from .screen import counting, stdout, tell
+    from .searching import searched
+    from .tables import sweep_table
+
+    folder, hidden = out or Path("runs") / f"sweep-{config.stem}", quiet or as_json
+    if search not in ("grid", *SEARCHES):
+        raise unknown("search", search, ("grid", *SEARCHES))
+    if search != "grid":
+        with interruptible():
+            searched(config, options, search, trials or 20, search_seed, folder, jobs, trust, as_json, hidden)
+        return
+    require(trials is None, f"--trials {trials} is for a search: add --search random, or leave it out")
     points, cells = grid_of(config, options, trust)
-    folder = out or Path("runs") / f"sweep-{config.stem}"
-    with interruptible(), counting(f"sweep {config.stem}", len(cells), quiet or as_json) as progress:
+    with interruptible(), counting(f"sweep {config.stem}", len(cells), hidden) as progress:
         summaries = run_cells(cells, folder, jobs=jobs, progress=progress)
     rows = [summary | {"grid": point} for point, summary in zip(points, summaries, strict=True)]
     if as_json:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..runs.grid import compared
 from ..runs.settings import Settings
-from .screen import comparison_table, counting, say, stdout
+from .screen import counting, say, stdout
+from .tables import comparison_tables
 
 COMMON: dict[str, Any] = {
     "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 60, "evaluate_every": 20,
@@ -42,7 +43,8 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
     ]
     with tempfile.TemporaryDirectory() as temporary, counting("demo", len(cells), quiet) as progress:
         rows = compared(cells, folder or Path(temporary), progress=progress)
-    stdout.print(comparison_table(rows, SEEDS, cells[0]))
+    for table in comparison_tables(rows, SEEDS, cells[0]):
+        stdout.print(table)
     for line in what_it_shows({row["method"]: row for row in rows}):
         stdout.print(f"  {line}")
     command = "polycentric" if shutil.which("polycentric") else sys.argv[0]  # what works where this was typed

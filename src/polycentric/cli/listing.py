@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Group
 from rich.table import Table
 
@@ -21,10 +22,11 @@ from ..models import MODELS
 from ..reproduce import TABLES
 from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
-from ..runs.metrics import plain
+from ..runs.metrics import is_share, plain
 from ..runs.personalize import personalize
 from ..runs.recipes import parameters, recipe_of
-from .screen import SHOWN, titled
+from .screen import titled
+from .tables import shown_metrics
 
 
 def list_methods() -> Group:
@@ -91,17 +93,20 @@ def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[
     how = trainer_of(run.method)
     points = personalize(run, steps, replace(how, lr=lr) if how and lr is not None else how)
     title = f"{run.method.name} on {run.federation.name}: fine-tuning at every client"
-    table = titled(title, right=("steps", *SHOWN.values(), "clients worse"))
     rows: list[dict[str, Any]] = []
     for point in points:
-        row = {"steps": point.steps, "share_worse": point.share_worse, **plain(point.scores.summary())}
-        rows.append(row)
-        shown = [row[name] for name in (*SHOWN, "share_worse")]
-        table.add_row(str(point.steps), *(f"{value:.2%}" for value in shown))
+        rows.append({"steps": point.steps, **plain({"share_worse": point.share_worse} | point.scores.summary())})
+    metrics = shown_metrics(list(rows[0])) | {"share_worse": "clients worse"}
+    table = titled(title, right=("steps", *metrics.values()))
+    for row in rows:
+        shown = [(row[name], ".2%" if is_share(name) else ".4g") for name in metrics]
+        table.add_row(str(row["steps"]), *("-" if value is None else f"{value:{form}}" for value, form in shown))
     if run.folder:
-        head = ",".join(["client", *(f"after_{point.steps}" for point in points)])
+        classes = not np.isnan(points[0].scores.accuracy).all()  # where numbers are predicted, the loss is told
+        each = [point.scores.accuracy if classes else point.scores.loss for point in points]
+        head = ",".join(["client", *(f"{'after' if classes else 'loss_after'}_{point.steps}" for point in points)])
         lines = [
-            ",".join([f'"{name}"', *(f"{point.scores.accuracy[k]:.6g}" for point in points)])
+            ",".join([f'"{name}"', *(f"{values[k]:.6g}" for values in each)])
             for k, name in enumerate(run.federation.clients)
         ]
         run.folder.write_text("personalize.csv", "\n".join([head, *lines]) + "\n")

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Union
 
 import typer
 
-from ..errors import Lost, UsageError
+from ..errors import Lost, UsageError, require
 from ..language.own_code import ask_consent
-from ..runs.settings import Settings, changed, pairs, read_toml
+from ..runs.settings import Settings, changed, pairs, read_toml, unbracketed
 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=Settings.model_fields["set"].description)
@@ -106,7 +106,7 @@ def settings_of(method: str, options: dict[str, Any], check: bool = True, trust:
     if method.endswith(".toml"):
         values = read_toml(Path(method))
         ask_consent(values, Path(method), trust)
-        check_words(Settings.of(values, method))  # what is wrong in the file is said of the file
+        check_words(Settings.of(unbracketed(values), method))  # what is wrong in the file is said of the file
     return _checked(values, options, check=check)
 
 
@@ -123,7 +123,7 @@ def _checked(
     typed = options.get("set") or []
     typed = pairs(typed) if isinstance(typed, list) else typed
     rest = {key: value for key, value in options.items() if key != "set"}
-    settings = Settings.of(changed(values | rest, (own or {}) | typed), where)
+    settings = Settings.of(unbracketed(changed(values | rest, (own or {}) | typed)), where)
     if check:
         check_words(settings)
     return settings
@@ -131,16 +131,25 @@ def _checked(
 
 def grid_of(config: Path, options: dict[str, Any], trust: bool = False) -> tuple[list[dict[str, Any]], list[Settings]]:
     """Every combination of the lists in [grid], and its settings; options go before what the file says."""
+    values, grid = read_grid(config, trust)
+    for key, axis in grid.items():
+        require(isinstance(axis, list), f"{key} in {config} is a range, {axis}: add --search random, or write a list")
+    points = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
+    return points, [at_point(values, point, config, options) for point in points]
+
+
+def read_grid(config: Path, trust: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file says for all runs, and its [grid]: lists, or ranges {low, high}."""
     values = read_toml(config)
     ask_consent(values, config, trust)
     grid = values.pop("grid", None)
-    if not isinstance(grid, dict) or not grid or not all(isinstance(v, list) and v for v in grid.values()):
+    good = isinstance(grid, dict) and grid and all(isinstance(v, list | dict) and v for v in grid.values())
+    if not good:
         raise UsageError(f'{config} needs a [grid] table of lists, for example "set.lr" = [0.03, 0.1]')
-    points = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
-    return points, [_at(values, point, config, options) for point in points]
+    return values, dict(grid or {})
 
 
-def _at(values: dict[str, Any], point: dict[str, Any], config: Path, options: dict[str, Any]) -> Settings:
+def at_point(values: dict[str, Any], point: dict[str, Any], config: Path, options: dict[str, Any]) -> Settings:
     """The settings at one point of a grid; keys that begin with `set.` are settings of the method."""
     own = {key: value for key, value in point.items() if not key.startswith("set.")}
     inner = {key[4:]: value for key, value in point.items() if key.startswith("set.")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,22 +158,22 @@ def clusters(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw the clusters of a run: over the rounds, as PCA and t-SNE maps, as a tree, and by examples.
+    """Draw the clusters of a run: over the rounds, as maps, as a tree, by examples; members.csv lists the clients.
 
     Example: polycentric clusters runs/fesem-digits
     """
-    from ..report.clusters import draw, places_of, told
+    from ..report.clusters import draw, places_of, told, write_members
     from ..runs.start import open as open_run
     from .screen import say, stdout, tell
 
     looked_at = open_run(folder, trust=trust)
     places_of(looked_at)
     paths = draw(looked_at, out or folder / "clusters", examples=examples, clients=clients)
-    found = told(looked_at)
+    found, members = told(looked_at), write_members(looked_at, (out or folder / "clusters") / "members.csv")
     if as_json:
-        tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths]})
+        tell({"run_dir": str(folder), **found, "figures": [str(path) for path in paths], "members": str(members)})
         return
-    for path in paths:
+    for path in (*paths, members):
         stdout.print(str(path), soft_wrap=True)
     sizes = ", ".join(f"{k}: {n}" for k, n in found["sizes"].items())
     known = f"; with the known groups ARI {found['ari']:.2f}, NMI {found['nmi']:.2f}" if "ari" in found else ""
@@ -182,11 +183,17 @@ def clusters(
 def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
     """Train every client alone under the same training, and compare."""
     from ..runs.grid import known
+    from ..runs.loop import trainer_of
     from ..runs.metrics import share_below
     from ..runs.start import Given, prepared
     from .screen import progress
 
-    lonely = asked.changed(method="nofed", set=known("nofed", asked.set), patience=None, fine_tune=0)
+    own = known("nofed", asked.set)
+    if train := trainer_of(ran.method):  # also what the method's clients do by default: so many steps, perhaps
+        trains = {f.name: getattr(train, f.name) for f in fields(train) if f.name not in ("trains", "terms")}
+        own = own | trains
+        del own["epochs" if train.steps else "steps"]
+    lonely = asked.changed(method="nofed", set=own, patience=None, fine_tune=0)
     made = prepared(lonely, Given(federation=ran.federation), ran.clients.ranks)
     with progress("nofed", asked.rounds, quiet=quiet) as watching:
         made.callbacks += watching

@@ -14,10 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..learn.execute.compiled import on_compile
-from ..runs.grid import grouped
 from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
-from ..runs.settings import Settings
+from ..runs.paired import base_of, leading
 
 # What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -100,11 +99,16 @@ def counting(title: str, total: int, quiet: bool = False) -> Iterator[Any]:
         task = bar.add_task(title, total=total, numbers="")
 
         def told(done: int, total: int, summary: dict[str, Any]) -> None:
-            accuracy = summary.get("metrics", {}).get("micro_accuracy")
-            shown = "diverged" if "diverged" in summary else "" if accuracy is None else f"{accuracy:.1%}"
+            shown = "diverged" if "diverged" in summary else _score(summary.get("metrics", {}))
             bar.update(task, completed=done, numbers=f"{summary.get('method', '')} seed {summary.get('seed')} {shown}")
 
         yield told
+
+
+def _score(metrics: Mapping[str, Any]) -> str:
+    name = leading(metrics)
+    value = metrics.get(name)
+    return "" if value is None else f"{value:.1%}" if is_share(name) else f"{base_of(name)} {value:.4g}"
 
 
 def _numbers(row: dict[str, Any]) -> str:
@@ -141,9 +145,9 @@ def spread(values: Sequence[float | None], percent: bool = True) -> str:
     known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return "-"
-    scale = 100 if percent else 1
+    scale, (first, second) = (100, (".1f", ".1f")) if percent else (1, (".3g", ".2g"))
     mean = scale * statistics.fmean(known)
-    return f"{mean:.1f}" if len(known) == 1 else f"{mean:.1f}±{scale * statistics.stdev(known):.1f}"
+    return f"{mean:{first}}" if len(known) == 1 else f"{mean:{first}}±{scale * statistics.stdev(known):{second}}"
 
 
 def titled(title: str, *left: str, right: Iterable[str] = ()) -> Table:
@@ -173,37 +177,3 @@ _COLUMNS = (
     *(("initial", "before training"), ("metrics", "in use"), ("personalised", "after fine-tuning")),
     *(("known", "clients of the run"), ("newcomers", "newcomers")),  # of `evaluate`
 )
-SHOWN = {"micro_accuracy": "micro", "macro_accuracy": "macro", "worst_decile_accuracy": "worst tenth"}  # metric: title
-
-
-def comparison_table(rows: list[dict[str, Any]], seeds: int, settings: Settings) -> Table:
-    """The comparison for people: mean ± standard deviation in percent."""
-    dealt = f", {settings.partition}" if settings.partition else ""
-    title = f"{settings.data}{dealt}, {settings.rounds} rounds, {seeds} seeds: test accuracy in %, mean±std"
-    beside = any("share_below_alone" in row for row in rows)
-    numbers = (*SHOWN.values(), "fine-tuned", *(["better alone"] if beside else []), "sent")
-    table = titled(title, "method", right=numbers)
-    for row in rows:
-        values = [spread(row["metrics"].get(name, [])) for name in SHOWN]
-        values.append(spread(row["personalised"]))
-        values += [spread(row.get("share_below_alone", []))] if beside else []
-        lost = f" ({row['diverged']} diverged)" if row["diverged"] else ""
-        table.add_row(row["method"] + lost, *values, bytes_(row["bytes_up"]))
-    if beside:
-        table.caption = "better alone: share of clients whose model would have been better trained alone"
-    return table
-
-
-def sweep_table(rows: list[dict[str, Any]], keys: list[str]) -> Table:
-    """One line for every point of the grid, over its seeds."""
-    axes = [key for key in keys if key != "seed"]
-    names = [key.removeprefix("set.") for key in axes]
-    numbers = (*SHOWN.values(), "validation", "runs")
-    table = titled("test accuracy in %, mean±std over seeds", *names, right=numbers)
-    for point, ran in grouped(rows, lambda r: tuple(str(r["grid"][k]) for k in axes)).items():
-        good = [r for r in ran if "metrics" in r]
-        shown = [spread([r["metrics"][name] for r in good if name in r["metrics"]]) for name in SHOWN]
-        valid = spread([r["best_validation"] for r in good if r.get("best_validation") is not None])
-        table.add_row(*point, *shown, valid, str(len(good)) + (f" of {len(ran)}" if len(good) < len(ran) else ""))
-    table.caption = "choose by the validation column (set valid = 0.1 in the config), never by the test"
-    return table

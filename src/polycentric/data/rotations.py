@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ..errors import require
+from ..errors import require, within
 from ..language import register
 from ..stacks import draw
 from .dealing import Partition, check_count, for_training, some_of
@@ -27,20 +27,29 @@ class Rotations:
     Arguments:
         k: how many groups.
         clients: how many.
+        upright: share of the clients that are not rotated, the first of all; the others are in the other groups in
+            turn. None: all groups are equal.
     """
 
     k: int = 4
     clients: int = 40
+    upright: float | None = None
 
     def __post_init__(self) -> None:
         check_count("Rotations.k", self.k)
         check_count("Rotations.clients", self.clients)
         good = self.k <= min(self.clients, 360)
         require(good, f"Rotations.k must be at most the number of clients ({self.clients}) and 360, got {self.k}")
+        within(self, upright="(0, 1); try 0.8")
+        require(self.upright is None or self.k > 1, "Rotations.upright is for two groups or more: leave it out")
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt and turned."""
-        return _turned_by_group(Iid(self.clients)(pool, seed), self.k, "Rotations")
+        dealt, every = Iid(self.clients)(pool, seed), torch.arange(self.clients)
+        group = every % self.k
+        if self.upright is not None:
+            group = torch.where(every < round(self.upright * self.clients), 0, 1 + every % (self.k - 1))
+        return _turned_by_group(dealt, self.k, "Rotations", group)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class Turned:
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt and turned."""
-        return _turned_by_group(self.deal(pool, seed), self.k, "Turned")
+        dealt = self.deal(pool, seed)
+        return _turned_by_group(dealt, self.k, "Turned", torch.arange(len(dealt.clients)) % self.k)
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Sampled:
         return self.deal(some_of(pool, kept), seed)
 
 
-def _turned_by_group(dealt: Pool, k: int, what: str) -> Pool:
+def _turned_by_group(dealt: Pool, k: int, what: str, of_client: Tensor) -> Pool:
     size = tuple(dealt.x.shape[1:])
     require(
         len(size) == 3 and size[1] == size[2] and not dealt.symbols,
@@ -101,7 +111,7 @@ def _turned_by_group(dealt: Pool, k: int, what: str) -> Pool:
         "choose another partition",
     )
     assert dealt.client is not None
-    group = dealt.client % k
+    group = of_client[dealt.client]
     x = dealt.x.clone()
     for g in range(1, k):
         x[group == g] = turned(dealt.x[group == g], 360 * g / k)

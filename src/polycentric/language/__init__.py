@@ -9,5 +9,7 @@ spell.py     parts back to words, and the files they were read from
 from .build import LARGEST, part_of, value_of
 from .registry import entries, kinds, register
 from .spell import NoWords, files_of, spell
+from .words import settings_in
 
-__all__ = ["LARGEST", "NoWords", "entries", "files_of", "kinds", "part_of", "register", "spell", "value_of"]
+__all__ = ["LARGEST", "NoWords", "entries", "files_of", "kinds", "part_of", "register", "settings_in", "spell"]
+__all__ += ["value_of"]

@@ -56,6 +56,28 @@ def _keyed(word: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else ("", word)
 
 
+def settings_in(key: str, text: str) -> tuple[str, dict[str, str]]:
+    """A name, which may be one of the user's own, and its settings in parentheses, all by name.
+
+    >>> settings_in("method", "mine:ditto(mu=1, select=uniform(n=5))")
+    ('mine:ditto', {'mu': '1', 'select': 'uniform(n=5)'})
+    """
+    text = text.strip()
+    name, opens, _ = text.partition("(")
+    if not opens:
+        return text, {}
+    closes = next((place for place, _, depth in _scanned(key, text) if place > len(name) and not depth), -1)
+    require(closes == len(text) - 1, f"{key} {text}: nothing may follow the settings of {name}")
+    found: dict[str, str] = {}
+    for word in split(key, text[len(name) + 1 : -1]):
+        match = re.fullmatch(r"([A-Za-z_][\w.]*)\s*=\s*(.*)", word, re.DOTALL)
+        require(match is not None, f"{key} {text}: settings have names, got '{word}'; write {name}(KEY={word})")
+        assert match is not None
+        require(match[1] not in found, f"{key} {text} is given {match[1]} twice")
+        found[match[1]] = match[2]
+    return name.strip(), found
+
+
 def split(key: str, text: str, at: str = ",") -> list[str]:
     """What is between commas at the outermost level; after the last one there may be nothing.
 

@@ -1,6 +1,8 @@
 """FeSEM: K centers, learned together with the matching between clients and centers.
 
-    E-step:     r_i   <-  argmin_k |w_i - c_k|^2                  every client goes to the nearest center
+    E-step:     r     <-  the best K groups of the D_i = w_i(a) - a,  a = mean_k c_k        "anchor", every T rounds
+                r_i   <-  argmin_k |w_i - c_k|^2                  "distance": the nearest center, in every round
+                r_i   <-  argmin_k F_i(c_k)                       "loss": as IFCA; all K centers come down
     M-step:     c_k   <-  mean of the w_i with r_i = k            every center becomes the mean of its clients
     local:      w_i   <-  E epochs of SGD on F_i (+ pull/2 |w - c_{r_i}|^2),  from c_{r_i}
 
@@ -8,7 +10,12 @@ The first round begins from one model: clients train, what they learned is clust
 clustering with the smallest intra-cluster distance makes the K centers. (Without training first, every distance
 would be zero.) A client that comes later, or is only scored, goes to the center that fits its training examples best.
 
-Symbols:     K = `k`, r_i = `assignment`, c_k = row k of the centers; `pull` = lambda of the paper's second version.
+The paper's E-step is "distance". A client trains from its own center, so its model stays nearest to it, and a wrong
+group is hardly ever left. With "anchor" all clients train once more every T rounds, from one model, and are grouped by
+the ways they go; it sends one model each way.
+
+Symbols:     K = `k`, T = `every`, r_i = `assignment`, c_k = row k of the centers, w_i(a) what client i learns from a;
+             `pull` = lambda of the paper's second version.
 Reduces to:  unweighted `fedavg` with k = 1 and warm_up = None; `fedavg` if also `weighted`. The unweighted M-step is an
              orthogonal projection: the mean over all clients is kept.
 Beware:      distances mean something only between models grown from a common ancestor; a center that nobody chooses
@@ -23,7 +30,8 @@ from ..errors import require
 from ..learn import Choose, Train, TryEach, candidates
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
 from ..parts.objective import Prox, Term
-from ..topology import Clusters, NewcomerAssignment, Newcomers, Seeding
+from ..parts.select import Sometimes
+from ..topology import Anchored, Choice, Clusters, NewcomerAssignment, Newcomers, Seeding
 
 
 @recipe
@@ -39,6 +47,9 @@ def fesem(
     absent: Literal["out", "last"] = "out",
     reseed: bool = False,
     newcomers: Literal["loss", "steps"] = "loss",
+    match: Literal["anchor", "distance", "loss"] = "anchor",
+    every: int = 5,
+    by: Literal["cosine", "distance"] = "cosine",
     first: Select = Everyone(),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
@@ -57,6 +68,10 @@ def fesem(
         features: distances are between "all" parameters, those of the "last_layer", or of names: "head.*,conv2.*".
         absent: clients away in a round count in their center by the row they sent "last", or stay "out".
         reseed: a center without clients begins again at the row farthest from its own center.
+        match: how clients find their center after round 0: by their updates from an "anchor", the mean of the centers;
+            by the "distance" of their models (the paper); or by their "loss" (IFCA).
+        every: rounds from one anchored exchange to the next, in which the clients of `first` take part.
+        by: what makes updates alike: "cosine", the direction alone, or "distance".
         newcomers: go to the center of the lowest "loss", or train from each and go where those "steps" move them least.
         select: who takes part in the rounds after the first.
         aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
@@ -65,6 +80,9 @@ def fesem(
         warm_up is None or warm_up >= 1,
         f"warm_up must be at least 1 or None, got {warm_up}: all models would be the same; try 5",
     )
+    require(match in ("anchor", "distance", "loss"), f"match must be anchor, distance or loss, got {match!r}")
+    require(match != "loss" or absent == "out", "absent='last' goes with match='anchor' or 'distance': leave it out")
+    require(not reseed or match == "distance", f"reseed goes with match='distance' only, got {match!r}: leave it out")
     require(
         absent == "out" or center == Average(),
         "absent='last' goes with center=Average() only: leave center out, or use absent='out'",
@@ -75,6 +93,16 @@ def fesem(
     look = Choose(k) if newcomers == "loss" else TryEach(k, train)
     greet = NewcomerAssignment(k, absent=absent)
     place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
-    match = Clusters(k, weighted, features=features, absent=absent, reseed=reseed)
-    learn = Exchange((train,), match, select, aggregate, center)
-    return Method("fesem", ((1, (Exchange((long,), seed, first, aggregate),)), (1, (place, learn))))
+    start = (1, (Exchange((long,), seed, first, aggregate),))
+    if match == "loss":
+        told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
+        return Method(
+            "fesem", (start, (1, (Exchange((train,), Choice(k, weighted), select, aggregate, center, **told),)))
+        )
+    clusters = Clusters(k, weighted, features=features, absent=absent, reseed=reseed, frozen=match == "anchor")
+    learn = Exchange((train,), clusters, select, aggregate, center)
+    if match == "distance":
+        return Method("fesem", (start, (1, (place, learn))))
+    anchored = Anchored(k, features=features, absent=absent, by=by)
+    group = Exchange((train,), anchored, Sometimes(every, first), sends=(), tells=("model",))
+    return Method("fesem", (start, (1, (place, group, learn))))

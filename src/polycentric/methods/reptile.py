@@ -21,12 +21,12 @@ from ..parts.optimizer import SGD
 @recipe
 def reptile(
     *,
-    steps: int = 5,
+    steps: int | None = 5,
     center: Center = SGD(1.0),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
     **training: Any,
 ) -> Method:
-    """Reptile with `steps` local steps; `training` are the other arguments of `Train`."""
+    """Reptile with `steps` local steps (None: `epochs` passes); `training` are the other arguments of `Train`."""
     train = Train(steps=steps, **training)
     return Method.of("reptile", Exchange((train,), Star(equal=True), select, aggregate, center))

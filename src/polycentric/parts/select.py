@@ -69,6 +69,21 @@ class Everyone(Select):
 
 
 @dataclass(frozen=True)
+class Sometimes(Select):
+    """Nobody, but in every `every`-th round those whom another selection picks; never in round 0."""
+
+    every: int
+    who: Select = Everyone()
+
+    def __post_init__(self) -> None:
+        within(self, every=">= 1; try 5")
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """When it is time."""
+        return self.who(memory, everyone) if everyone.round and everyone.round % self.every == 0 else everyone[:0]
+
+
+@dataclass(frozen=True)
 class Uniform(Select):
     """`n` clients, or a `share` of them, without replacement, all equally likely.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
 from ..runs.metrics import Reals, is_share
-from .figure import band, colour, panels, target
+from .figure import COLOURS, band, colour, panels, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +160,8 @@ def figure(
     groups: Groups, path: Path, metric: str = "micro_accuracy", over: Sequence[Over] = ("rounds",), log: bool = False
 ) -> None:
     """One panel for each of `over`, beside each other, with one legend."""
-    with panels(path, 1, len(over), size=(5.2, 3.8)) as axes:
+    beside = _height(groups)  # inches of a legend that has no room on the panels
+    with panels(path, 1, len(over), size=(5.2 + (3.0 / len(over) if beside else 0), max(3.8, beside))) as axes:
         for axis, what in zip(axes[0], over, strict=True):
             draw(axis, groups, metric, what)
             if log:
@@ -168,7 +170,17 @@ def figure(
         seeds = {len(folders) for folders in groups.values()}
         title = f"mean and one deviation, {seeds.pop()} seeds" if len(seeds) == 1 and seeds != {1} else None
         labels = [fill(label, WIDE, subsequent_indent="  ") for label in labels]
-        axes[0, -1].legend(lines, labels, title=title, fontsize=8.5, title_fontsize=8.5, alignment="left")
+        how: dict[str, Any] = {"title": title, "fontsize": 8.5, "title_fontsize": 8.5, "alignment": "left"}
+        if beside:  # it would hide what it explains
+            axes[0, 0].figure.legend(lines, labels, loc="outside right upper", handlelength=3.2, **how)
+        else:
+            axes[0, -1].legend(lines, labels, **how)
+
+
+def _height(groups: Groups) -> float:
+    """Inches of a legend that stands beside the panels; 0 where it is small enough to stand on one."""
+    lines = sum(len(fill(label, WIDE).splitlines()) for label in groups)
+    return 0.8 + 0.19 * lines if len(groups) > len(COLOURS) else 0.0
 
 
 def gathered(paths: Sequence[Path]) -> dict[str, list[Path]]:
@@ -208,6 +220,6 @@ def _label(kind: Mapping[str, str], kinds: Sequence[Mapping[str, str]], folder: 
     name = kind["method"]
     alike = [other for other in kinds if other["method"] == name]
     differ = [key for key in kind if any(other.get(key) != kind[key] for other in alike)]
-    if not name.isidentifier() and not name.replace("-", "_").isidentifier():
+    if not re.fullmatch(r"[A-Za-z_][\w.:-]*", name):
         return folder.name  # a method built in Python: its text is no title
     return ", ".join([name, *(f"{key}={kind[key]}" for key in differ)])

@@ -42,6 +42,20 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
+def line_style(number: int, points: int = 0) -> dict[str, Any]:
+    """How the line of `number` is drawn: where colours come round again, dashes and marks tell it from the first.
+
+    `points`: on the line; a dozen of them are marked.
+    """
+    again = number // len(COLOURS)
+    if not again:
+        return {}
+    dashes, marks = ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1))), "os^Dv<>P"
+    every = (number % 3, max(1, points // 12))  # not all of them at the same places
+    marked = {"marker": marks[(number + again) % len(marks)], "markersize": 4, "markevery": every}
+    return {"linestyle": dashes[(again - 1) % len(dashes)], **(marked if points > 3 else {"marker": marked["marker"]})}
+
+
 @contextmanager
 def panels(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (4.2, 3.2)) -> Iterator[Any]:
     """Axes (rows, columns) to draw on, `size` inches each; written to `path` at the end.
@@ -69,7 +83,7 @@ def band(axis: Axes, x: Any, curves: Any, number: int, label: str | None, *, spr
     """The mean of several curves (seeds, points) as a line, and the range of one deviation about it."""
     curves = np.atleast_2d(np.asarray(curves, dtype=float))
     mean = curves.mean(0)
-    axis.plot(x, mean, color=colour(number), label=label, **line)
+    axis.plot(x, mean, label=label, **{"color": colour(number), **line_style(number, len(mean)), **line})
     if spread and len(curves) > 1:
         off = curves.std(0, ddof=1)
         axis.fill_between(x, mean - off, mean + off, color=colour(number), alpha=0.18, linewidth=0)

@@ -10,13 +10,14 @@ from .fedprox import FEDPROX
 from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_TABLE2
 from .matcha import MATCHA
+from .matching import MATCHING
 from .meta import META
 from .mocha import MOCHA
 from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
-MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, ROBUST)
+MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, MATCHING, ROBUST)
 EDGES = (FEDMES,)
 NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
 TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER}

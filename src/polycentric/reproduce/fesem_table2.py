@@ -82,6 +82,7 @@ def cell(name: str, data: str) -> dict[str, Any]:
         own |= {"steps": STEPS} if writers else {"epochs": EPOCHS}
     own |= {"select": f"uniform(n={COHORT})"} if method != "nofed" else {}
     rounds = ROUNDS if method != "nofed" else ALONE
+    own = own | ({"match": "distance"} if method == "fesem" else {})  # the paper's
     if method in ("fesem", "tkm"):  # the first round is of everybody, and paid for in rounds
         own["warm_up"] = "none"
         rounds = 1 + round((ROUNDS * COHORT - CLIENTS[data]) / COHORT)

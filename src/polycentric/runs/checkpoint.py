@@ -46,6 +46,9 @@ class Tally:
     seconds: float = 0.0  # simulated: when the last client was done
     times: tuple[float, ...] = ()  # when every client was; empty: all at the same time
     late: int = 0  # answers that missed the clock's deadline
+    steps: float = 0.0  # local steps of a client, the mean over a cohort, added up over the rounds in `counted`
+    examples: float = 0.0  # and examples it went through, as often as their gradient was taken
+    counted: int = 0  # rounds whose work is counted: all, unless an earlier version began the run
     # In how many rounds an answer of every client came, (clients,); None: no round yet. There may be a million of them.
     took: Tensor | None = field(default=None, compare=False, repr=False)
 
@@ -67,6 +70,12 @@ class Tally:
         if self.best is None or value > self.best:
             return replace(self, best=value, best_round=round, since_best=0)
         return replace(self, since_best=self.since_best + 1)
+
+    @property
+    def work(self) -> dict[str, float] | None:
+        """Local steps and examples of a client in a round; None before the first."""
+        n = self.counted
+        return {"steps": self.steps / n, "examples": self.examples / n} if n else None
 
     def to_json(self) -> dict[str, Any]:
         """For a JSON file."""

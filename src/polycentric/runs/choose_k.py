@@ -6,6 +6,7 @@ Reference: Xie et al., Multi-center federated learning, 2020, https://arxiv.org/
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ import torch
 
 from ..data import Federation, Split
 from ..errors import require
-from ..methods import METHODS
 from ..stacks.draw import uniform
+from .recipes import recipe_of
 from .start import run
 
 
@@ -26,6 +27,7 @@ class Trial:
 
     k: int
     valid_accuracy: float | None  # over all validation examples; None where there are none
+    valid_loss: float | None  # the same
     intra_cluster: float  # mean squared distance of models to their center, when they were first clustered
 
 
@@ -46,9 +48,9 @@ def choose_k(
     Arguments:
         federation: with a validation split (`valid=0.2` when it is loaded) for by="valid".
         ks: the numbers to try.
-        by: "valid": the highest validation accuracy, the smaller number winning ties. "distance": the elbow, the number
-            whose point (k, intra-cluster distance) lies farthest below the line from the first to the last; one round
-            is enough.
+        by: "valid": the highest validation accuracy, or the lowest loss where numbers are predicted, the smaller number
+            winning ties. "distance": the elbow, the number whose point (k, intra-cluster distance) lies farthest below
+            the line from the first to the last; one round is enough.
         clients: a sample of so many, drawn by the seed.
         rounds: of each trial.
         method, model, settings: what is tried, as in `fesem(**settings)`.
@@ -64,13 +66,21 @@ def choose_k(
     for k in ks:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* centers were asked for")
-            tried = METHODS[method](k=k, **settings)
+            tried = recipe_of(method)(k=k, **settings)
             done = run(tried, some, model=model, rounds=rounds, seed=seed, evaluate_every=1, fine_tune=0)
         seeded, last = done.history[1], done.history[-1]  # later every client is near its own center, whatever k
-        trials.append(Trial(k, last.get("valid_micro_accuracy"), seeded.get("intra_cluster", float("nan"))))
+        valid = last.get("valid_micro_accuracy"), last.get("valid_micro_loss")
+        trials.append(Trial(k, *valid, seeded.get("intra_cluster", float("nan"))))
     if by == "valid":
-        return max(trials, key=lambda t: (t.valid_accuracy or 0.0, -t.k)).k, trials
+        return max(trials, key=lambda t: (_validated(t), -t.k)).k, trials
     return elbow([t.k for t in trials], [t.intra_cluster for t in trials]), trials
+
+
+def _validated(trial: Trial) -> float:
+    """More is better; what diverged is worst."""
+    if trial.valid_accuracy is not None:
+        return trial.valid_accuracy
+    return -math.inf if trial.valid_loss is None else -trial.valid_loss
 
 
 def elbow(ks: Sequence[int], distances: Sequence[float]) -> int:

@@ -140,7 +140,7 @@ def assign_newcomers(method: Method, state: State, clients: Simulation) -> State
     have training examples, and forgotten again.
     """
     for exchange in method.at(state.round):
-        if not exchange.sends:
+        if exchange.topology.greets:
             everyone = all_clients(clients, state)
             cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
             place, answers = exchange.topology.place, clients.answers(exchange, state, cohort)

@@ -96,6 +96,8 @@ class Folder:
     def open(path: Path) -> Folder:
         """The folder of a run that was begun."""
         if not (path / "config.json").is_file():
+            if inside := sorted(config.parent for config in path.glob("*/config.json")):
+                raise UsageError(f"{path} is not the folder of a run, but has {len(inside)} in it: {_runs_of(inside)}")
             raise UsageError(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
         for left in [*path.glob(".*.tmp"), *path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
             left.unlink(missing_ok=True)
@@ -239,6 +241,20 @@ class Folder:
         """Newest first."""
         found = (self.path / "checkpoints").glob("round-*.json")
         return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
+
+
+def _runs_of(paths: Sequence[Path]) -> str:
+    """Runs beside each other, one for each method with its settings, and what to type for one of them."""
+    found: dict[str, tuple[int, Path]] = {}
+    for path in paths:
+        name, seed = path.name, 0
+        with contextlib.suppress(*DAMAGED):
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            own = ", ".join(f"{key}={value}" for key, value in config["set"].items())
+            name, seed = f"{config['method']}({own})" if own else config["method"], int(config["seed"])
+        found[name] = min(found.get(name, (seed, path)), (seed, path))
+    shown = [f"{name}, seed {seed}: {path}" for name, (seed, path) in list(found.items())[:12]]
+    return "; ".join(["type the path of one", *shown, *(["..."] if len(found) > 12 else [])])
 
 
 @contextlib.contextmanager

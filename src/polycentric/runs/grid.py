@@ -8,6 +8,7 @@ of methods on the same federation over several seeds, with a row for each method
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 import os
 import signal
@@ -21,11 +22,12 @@ import torch
 
 from ..data import Federation, parse
 from ..errors import Diverged
-from ..language import files_of
+from ..language import files_of, settings_in
 from ..language.own_code import digest_of, own_names
 from .folder import Folder, file_name
+from .paired import leading, reference_of, served, with_differences
 from .recipes import parameters
-from .settings import Settings
+from .settings import Settings, unbracketed
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
 
 ProgressCallback = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
@@ -38,13 +40,20 @@ def digest(settings: Settings) -> str:
 
 def _files(settings: Settings) -> dict[str, str]:
     """What is in the files that settings name, such as `table(cells.csv)`: another content is another run."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is built here is built again, and warns then
-        parts: list[object] = [built_method(settings)]
-        if settings.partition is not None:
-            parts.append(parse(settings.partition, settings.clients))
-    files = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sorted(files_of(parts))}
+    words = json.dumps(settings.set, sort_keys=True, default=str)
+    key = (settings.method, words, settings.partition, settings.clients)
+    if key not in _NAMED:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is built here is built again, and warns then
+            parts: list[object] = [built_method(settings)]
+            if settings.partition is not None:
+                parts.append(parse(settings.partition, settings.clients))
+        _NAMED[key] = tuple(sorted(files_of(parts)))
+    files = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in _NAMED[key]}
     return files | {name: digest_of(name) for name in sorted(own_names(settings.model_dump()))}
+
+
+_NAMED: dict[tuple[Any, ...], tuple[str, ...]] = {}  # the files that words name: many cells of a table have the same
 
 
 def run_dir(settings: Settings, parent: Path) -> Path:
@@ -62,8 +71,10 @@ def run_cell(
     settings: Settings, parent: Path, federation: Federation | None = None, *, beside: int = 1
 ) -> dict[str, Any]:
     """The summary of one cell, run only as far as it has to be, with so many `beside` each other."""
-    if done := finished(settings, parent):
-        return done
+    return finished(settings, parent) or _run_cell(settings, parent, federation, beside)
+
+
+def _run_cell(settings: Settings, parent: Path, federation: Federation | None, beside: int = 1) -> dict[str, Any]:
     path, given = run_dir(settings, parent), Given(federation=federation)
     try:
         if Folder(path).begun:
@@ -83,13 +94,17 @@ def run_cells(
     parent.mkdir(parents=True, exist_ok=True)
     if jobs > 1:
         return _beside_each_other(cells, parent, jobs, progress)
-    out, federations = [], {}
+    out: list[dict[str, Any]] = []
+    federations: dict[Any, Federation] = {}
     for cell in cells:
-        dealt = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.standardise)
-        data = (*dealt, cell.valid, cell.patience)
-        if data not in federations:
-            federations = {data: load_data(cell)}  # the newest only: cells of one federation stand together
-        out.append(run_cell(cell, parent, federations[data]))
+        done = finished(cell, parent)
+        if done is None:  # only then are data needed
+            dealt = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.standardise)
+            data = (*dealt, cell.valid, cell.patience)
+            if data not in federations:
+                federations = {data: load_data(cell)}  # the newest only: cells of one federation stand together
+            done = _run_cell(cell, parent, federations[data])
+        out.append(done)
         if progress:
             progress(len(out), len(cells), out[-1])
     return out
@@ -100,8 +115,13 @@ def _beside_each_other(
 ) -> list[dict[str, Any]]:
     """Cells for which memory is too short beside the others are run again, half as many at a time."""
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
-    out: list[dict[str, Any]] = [{} for _ in cells]
-    left, done = list(range(len(cells))), 0
+    found = [finished(cell, parent) for cell in cells]  # no process is started for what is there
+    out: list[dict[str, Any]] = [summary or {} for summary in found]
+    left, done = [place for place, summary in enumerate(found) if summary is None], 0
+    for summary in filter(None, found):
+        done += 1
+        if progress:
+            progress(done, len(cells), summary)
     while left:
         short = []
         others = set(multiprocessing.active_children())
@@ -178,31 +198,37 @@ def compare(
     seeds: int = 3,
     out: str | Path = "runs/compare",
     jobs: int = 1,
+    against: str | None = None,
     progress: ProgressCallback | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """One row for each method: every metric over the seeds, and the share of clients that would do better alone.
 
     Arguments:
-        methods: by name.
+        methods: by name, with settings of their own in parentheses where they have any: "fesem(k=2)".
         data: by name or path; a partition beside it says how it is dealt.
         seeds: runs of every method, with seeds 0, 1, ...
         out: a folder for the runs; finished ones in it are not run again.
         jobs: runs beside each other, each in a process of its own.
+        against: the method that the others' `difference` is to; None: the first.
         settings: of every run, as in `run`; `set={"lr": 0.1}` reaches the methods that have such a setting.
     """
     own = settings.pop("set", {})
+    reference_of(methods, against)  # before anything is run
     cells = [
-        Settings.of({"data": data, **settings, "method": method, "seed": seed, "set": known(method, own)})
+        Settings.of(unbracketed({"data": data, **settings, "method": method, "seed": seed, "set": known(method, own)}))
         for seed in range(seeds)
         for method in methods
     ]
-    return compared(cells, Path(out), jobs, progress)
+    rows = compared(cells, Path(out), jobs, progress, list(methods) * seeds)
+    return with_differences(rows, cells, against)
 
 
 def known(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Of some settings, those that a method has."""
-    return {key: value for key, value in settings.items() if key.partition(".")[0] in parameters(method)}
+    """Of some settings, those that a method has and does not set itself, in `fesem(k=2)`."""
+    name, own = settings_in("method", method)
+    there = parameters(name).keys() - own.keys()
+    return {key: value for key, value in settings.items() if key.partition(".")[0] in there}
 
 
 def compared(
@@ -217,27 +243,32 @@ def compared(
     `names` has one for each cell, where a method stands in several rows; by default it is the method's.
     """
     summaries = run_cells(cells, out, jobs=jobs, progress=progress)
-    alone = {s["seed"]: _accuracies(s) for s in summaries if s["method"] == "nofed" and "metrics" in s}
+    alone = {s["seed"]: served(s["run_dir"]) for s in summaries if s["method"] == "nofed" and "metrics" in s}
     named = [s | {"name": n} for s, n in zip(summaries, names or [c.method for c in cells], strict=True)]
     rows = []
     for name, ran in grouped(named, lambda s: s["name"]).items():
         good = [s for s in ran if "metrics" in s]
         row: dict[str, Any] = {"method": name, "runs": len(good), "diverged": len(ran) - len(good)}
+        row |= {f"{key}s": [s.get(key) for s in good] for key in ("seed", "run_dir", "fingerprint")}
         metrics = good[0]["metrics"] if good else {}
         row["metrics"] = {metric: [s["metrics"].get(metric) for s in good] for metric in metrics}
-        tuned = [(s.get("personalised") or {}).get("micro_accuracy") for s in good]
-        row["personalised"] = [accuracy for accuracy in tuned if accuracy is not None]
+        tuned = [(s.get("personalised") or {}).get(leading(metrics)) for s in good]
+        row["personalised"] = [score for score in tuned if score is not None]
         if alone and ran[0]["method"] != "nofed":
-            row["share_below_alone"] = [_below(_accuracies(s), alone[s["seed"]]) for s in good if s["seed"] in alone]
+            row["share_below_alone"] = [
+                _below(served(s["run_dir"]), alone[s["seed"]]) for s in good if s["seed"] in alone
+            ]
         row |= {key: good[0][key] if good else 0 for key in ("bytes_up", "bytes_down")}
+        row["work"] = _mean_work([s.get("work") for s in good])
         row["seconds"] = sum(s["seconds"] for s in good)
         rows.append(row)
     return rows
 
 
-def _accuracies(summary: dict[str, Any]) -> dict[str, float]:
-    rows = Folder(Path(summary["run_dir"])).read_clients()
-    return {row["client"]: float(row["accuracy_in_use"]) for row in rows if row["accuracy_in_use"]}
+def _mean_work(found: list[dict[str, float] | None]) -> dict[str, float] | None:
+    """Local steps and examples of a client in a round, the mean over seeds; None: an earlier version did not count."""
+    each = [work for work in found if work]
+    return {key: sum(work[key] for work in each) / len(each) for key in each[0]} if each else None
 
 
 def _below(scores: dict[str, float], alone: dict[str, float]) -> float:

@@ -224,6 +224,9 @@ class Run:
             links={name: tally.links.get(name, 0) + n for name, n in total.links.items()},
             dropped=tally.dropped + sum(len(trip.cohort) - len(trip.arrived) for trip in trips) - sum(late),
             late=tally.late + sum(late),
+            steps=tally.steps + sum(float(load.steps.mean()) for load in loads if len(load.cohort)),
+            examples=tally.examples + sum(float(load.examples.mean()) for load in loads if len(load.cohort)),
+            counted=tally.counted + 1,
             took=took,
         )
         return grown, late
@@ -248,16 +251,29 @@ class Run:
 
     def _monitored(self, row: dict[str, Any]) -> float:
         """What early stopping goes by, more is better."""
-        asked = self.settings.monitor
-        if asked is None:
-            return float(row.get("valid_micro_accuracy", -row["valid_micro_loss"]))
+        name, less = self._watched(row)
+        return -row[name] if less else float(row[name])
+
+    def _watched(self, row: dict[str, Any]) -> tuple[str, bool]:
+        """The validation metric that choices are made by, and whether less of it is better."""
+        found = "micro_accuracy" if "valid_micro_accuracy" in row else "micro_loss"
+        asked = self.settings.monitor or found
         name = f"valid_{asked.removeprefix('valid_')}"
         if name not in row:
             known = [key.removeprefix("valid_") for key in row if key.startswith("valid_")]
             raise unknown("metric to monitor", asked, known)
         own = {metric.name: metric.lower_is_better for metric in self.clients.task.metrics}
         less = own.get(re.sub("^valid_(micro|macro|worst_decile)_", "", name), lower_is_better(name))
-        return -row[name] if less else float(row[name])
+        return name, less
+
+    @property
+    def validation(self) -> dict[str, Any] | None:
+        """The validation score of the models in use, which choices between runs go by; None: there are no examples."""
+        row = next((row for row in self.history if row["round"] == self.state.round), {})
+        if "valid_micro_loss" not in row:
+            return None
+        name, less = self._watched(row)
+        return {"metric": name, "value": row[name], "lower_is_better": less}
 
     def _finish(self) -> None:
         """The best state where one was kept, and the last scores."""

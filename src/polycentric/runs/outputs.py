@@ -112,6 +112,7 @@ def summary(run: Run) -> dict[str, Any]:
         "bytes_up": run.tally.bytes_up,
         "bytes_down": run.tally.bytes_down,
         "bytes_by_link": dict(run.tally.links),
+        "work": run.tally.work,  # of a client in a round: local steps, and examples
         "simulated_seconds": run.tally.seconds,
         "late": run.tally.late,
         "participation": took_part(run),
@@ -121,6 +122,7 @@ def summary(run: Run) -> dict[str, Any]:
         "attackers": int(run.clients.attackers.sum()),  # their scores count nowhere
         "best_round": run.tally.best_round,
         "best_validation": run.tally.best,
+        "validation": run.validation,
         "rounds_to_target": run.rounds_to_target,
         "stopped": run.stopped or None,
         "executor": run.clients.executor,
@@ -155,17 +157,20 @@ def spent(run: Run) -> float | None:
 def clients_table(run: Run) -> str:
     """Every client's scores, a line each."""
     columns = [name for name in ("initial", "in_use", "personalised") if name in run.scores]
-    heads = [*(f"accuracy_{c}" for c in columns), *(f"loss_{c}" for c in columns)]
+    marks = list(run.scores["in_use"].marks)  # of numbers to predict, several labels, a user's own
+    heads = [f"{what}_{c}" for what in ("accuracy", "loss", *marks) for c in columns]
     group, trains, text = run.federation.group, run.now.trains, io.StringIO()
+    names = run.federation.group_names
     writer = csv.writer(text)
-    writer.writerow(["client", "group", "test_examples", *heads, "took_part"])
+    writer.writerow(["client", "group", *(["group_name"] if names else []), "test_examples", *heads, "took_part"])
     for k, name in enumerate(run.federation.clients):
         values = [run.scores[c].accuracy[k] for c in columns] + [run.scores[c].loss[k] for c in columns]
+        values += [run.scores[c].marks[mark].values[k] for mark in marks for c in columns]
         counts = not bool(run.clients.attackers[k])  # an attacker's scores count nowhere
         shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
         took = str(int(run.tally.took[k])) if run.tally.took is not None and bool(trains[k]) else ""
-        place = "" if group is None else int(group[k])
-        writer.writerow([name, place, int(run.scores["in_use"].count[k]), *shown, took])
+        place = [""] if group is None else [int(group[k]), *([names[int(group[k])]] if names else [])]
+        writer.writerow([name, *place, int(run.scores["in_use"].count[k]), *shown, took])
     return text.getvalue()
 
 

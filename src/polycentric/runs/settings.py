@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..errors import UsageError, unknown
-from ..language import LARGEST
+from ..errors import UsageError, require, unknown
+from ..language import LARGEST, settings_in
 
 
 def option(default: Any, help: str, *, matters: bool = True, bound: bool = True, **bounds: Any) -> Any:
@@ -182,6 +182,17 @@ def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     """A config with some settings of its method replaced."""
     own = values.get("set", {})
     return {**values, "set": {**own, **settings} if isinstance(own, Mapping) else own}  # what is wrong stays so
+
+
+def unbracketed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config whose method may be written with its settings, `fesem(k=4)`: they go where the others are."""
+    method, own = values.get("method"), values.get("set", {})
+    if not isinstance(method, str) or "(" not in method or not isinstance(own, Mapping):
+        return dict(values)
+    name, settings = settings_in("method", method)
+    for key in settings.keys() & own.keys():
+        require(False, f"{key} is set twice, in {method} and as {key}={own[key]}: drop one of them")
+    return {**values, "method": name, "set": {**settings, **own}}
 
 
 def pairs(settings: list[str]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from .machine import device_of, use_precision
 from .observers import Observer
 from .outputs import Recorder, check_the_same, environment, identity
 from .recipes import build_method, words_of
-from .settings import Settings
+from .settings import Settings, unbracketed
 
 PATIENT = 0.1  # share of the examples for validation where patience asks for some and nobody says how many
 Model = nn.Module | Callable[..., nn.Module]
@@ -232,7 +232,8 @@ def described(
     else:
         objects["metrics"] = [metric_of(metric) for metric in own]
         needs.append("metrics")
-    return Settings.of(values, "the arguments"), Given(**objects), tuple(needs)
+    words_only = values if isinstance(method, Method) else unbracketed(values)
+    return Settings.of(words_only, "the arguments"), Given(**objects), tuple(needs)
 
 
 def _dealt(pool: Pool, values: dict[str, Any]) -> Federation:

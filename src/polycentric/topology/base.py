@@ -62,6 +62,7 @@ class Topology(ABC):
     independent_init: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
+    greets: bool = False  # True: the exchange only finds a place for newcomers, so whoever is scored takes part too
     reads_updates: bool = False  # True: who belongs where is found from what clients send
     line: str = ""  # who averages with whom, where that can be said without knowing the clients
 

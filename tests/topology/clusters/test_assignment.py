@@ -69,7 +69,7 @@ def test_a_cluster_without_clients_keeps_its_center():
 def test_ties_go_to_the_lowest_number():
     topology, cohort = Clusters(3), everyone([5, 5])
     centers = {"model": exact([[-4.0], [1.0], [1.0]])}
-    placed = topology.place({}, cohort, centers, {"model": exact([[-9.0], [1.5]])})
+    placed = topology.place(topology.remembers(2), cohort, centers, {"model": exact([[-9.0], [1.5]])})
     assert placed["assignment"].tolist() == [0, 1]
 
 
@@ -77,7 +77,7 @@ def test_ties_go_to_the_lowest_number():
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 10**6))
 def test_where_all_centers_are_the_same_everybody_is_at_the_first(k, n, width, seed):  # C8: before a warm-up
     centers, sent = random(seed, 1, width).repeat(k, 1), random(seed + 1, n, width)
-    placed = Clusters(k).place({}, everyone([5] * n), {"model": centers}, {"model": sent})
+    placed = Clusters(k).place(Clusters(k).remembers(n), everyone([5] * n), {"model": centers}, {"model": sent})
     assert placed["assignment"].tolist() == [0] * n
 
 

@@ -29,4 +29,5 @@ from .members import (
     statistics as statistics,
     told as told,
     updates as updates,
+    write_members as write_members,
 )

@@ -5,7 +5,9 @@ more, and what they would send is looked at. Nothing is mixed by that. Distances
 products of the clients' rows (clients x clients, float64), so nothing here grows with the square of a model.
 """
 
+import csv
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +116,20 @@ def told(run: Run) -> dict[str, Any]:
         group = run.federation.group.numpy()
         out |= {"ari": agreement(places, group), "nmi": shared_information(places, group)}
     return out
+
+
+def write_members(run: Run, path: Path) -> Path:
+    """A line for every client: its name, its cluster and, where one is known, its group."""
+    places, federation = places_of(run), run.federation
+    names = federation.group_names
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "cluster", *(["group"] if federation.group is not None else [])])
+        for k, client in enumerate(federation.clients):
+            group = [] if federation.group is None else [int(federation.group[k])]
+            writer.writerow([client, int(places[k]), *(names[g] if names else g for g in group)])
+    return path
 
 
 def _in_order(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

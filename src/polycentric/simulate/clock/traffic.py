@@ -116,9 +116,9 @@ class Load:
 
     @cached_property
     def told(self) -> int:
-        """Bytes that every client tells to be read."""
-        held = self.exchange.holds
-        return self.number * sum((held[name].width or 1) if name in held else 1 for name in self.exchange.told)
+        """Bytes that every client tells to be read: a number, or a row of what a center holds."""
+        rows = self.state.centers
+        return sum(self.row(name) if name in rows else self.number for name in self.exchange.told)
 
     @cached_property
     def cloud(self) -> int:
@@ -145,6 +145,9 @@ class Load:
         pairs = self._pairs(self.sent)
         if self.exchange.topology.at_home:
             return pairs
+        if not self.sent and self.told:  # nothing is mixed, but something is said
+            every = torch.arange(len(self.cohort))
+            return Pairs(every, torch.zeros_like(every), self._zeros + self.told)
         total = self._zeros + self.told
         for client, _, size in self.sent:
             total += largest(len(total), client, size)

@@ -79,9 +79,28 @@ class Clustered(Topology):
         """How much every client counts: the same, or by its examples (`weighted`)."""
         return cohort.weights if self.weighted else cohort.counts
 
+    def remembers(self, n_clients: int) -> Stacks:
+        """Whether clients were ever placed, how often they moved to another center since, and in which round last."""
+        return {
+            "placed": torch.zeros(n_clients, dtype=torch.bool),
+            "moves": torch.zeros(n_clients, dtype=torch.int64),
+            "moved_in": torch.full((n_clients,), -1),
+        }
+
     def assignment(self, memory: Stacks) -> Tensor:
         """Every client's center."""
         return memory["assignment"]
+
+    def placed(self, memory: Stacks, cohort: Cohort, place: Tensor) -> Stacks:
+        """These clients belong there now, and some of them have moved."""
+        was = {name: memory[name].cpu()[cohort.index] for name in ("assignment", "placed", "moves", "moved_in")}
+        moved = was["placed"] & (was["assignment"] != place)
+        return {
+            "assignment": place,
+            "placed": torch.ones(len(cohort), dtype=torch.bool),
+            "moves": was["moves"] + moved,
+            "moved_in": torch.where(moved, cohort.round, was["moved_in"]),
+        }
 
     def shows(self, view: View) -> dict[str, float]:
         """How many clusters have clients, how tight they are, how like known groups, and who moved."""
@@ -89,6 +108,8 @@ class Clustered(Topology):
         place, placed = memory["assignment"].cpu(), memory.get("placed", trains).cpu()
         sizes = torch.bincount(place[trains])
         out = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) if len(sizes) else 0.0}
+        if "moves" in memory:
+            out["moves"] = float(memory["moves"].cpu()[trains].sum())
         if view.before is not None:
             moved = place != view.before["assignment"].cpu()
             out["reassigned"] = float((moved & trains & view.before.get("placed", trains).cpu()).sum())
@@ -150,11 +171,11 @@ class ByDistance(Clustered):
     def remembers(self, n_clients: int) -> Stacks:
         """Where clients are (in turn, until somebody finds better places), and whether that was ever found out.
 
-        How far from their center they were, how often re-seeded; with absent="last", also what they sent last.
+        How far from their center they were, how often re-seeded, how often and when last they moved to another center;
+        with absent="last", also what they sent last.
         """
-        memory = {
+        memory = super().remembers(n_clients) | {
             "assignment": torch.arange(n_clients) % self.k,
-            "placed": torch.zeros(n_clients, dtype=torch.bool),
             "distance": torch.zeros(n_clients, dtype=torch.float64),
             "reseeded": torch.zeros(n_clients, dtype=torch.int64),
         }
@@ -168,12 +189,11 @@ class ByDistance(Clustered):
         }
 
     def noted(self, cohort: Cohort, sent: Stacks) -> Stacks:
-        """These clients have been placed; with absent="last", also what they sent, when, and how much it counts."""
-        note: Stacks = {"placed": torch.ones(len(cohort), dtype=torch.bool)}
+        """With absent="last": what clients sent, when, and how much it counts."""
         if self.absent == "out":
-            return note
+            return {}
         when = torch.full((len(cohort),), cohort.round)
-        return note | {"last": sent["model"], "last_round": when, "last_weight": self.weights(cohort)}
+        return {"last": sent["model"], "last_round": when, "last_weight": self.weights(cohort)}
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns, K receivers: FeSEM's M-step, eq. 8."""
@@ -219,15 +239,19 @@ class Clusters(ByDistance):
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """E-step, FeSEM eq. 7."""
         if self.frozen:
-            return {} if self.absent == "out" else self.noted(cohort, sent)
+            return self.noted(cohort, sent)
         distance, nearest = squared_distances(sent["model"], centers["model"], self.spans).cpu().min(1)
-        note = {"assignment": nearest, "distance": distance}
+        note = {"distance": distance}
         if self.reseed:
-            note |= self.refilled(memory, cohort, nearest, distance)
-        return note | self.noted(cohort, sent)
+            nearest, taken = self.refilled(memory, cohort, nearest, distance)
+            note |= {"reseeded": memory["reseeded"].cpu()[cohort.index] + taken}
+        return note | self.placed(memory, cohort, nearest) | self.noted(cohort, sent)
 
-    def refilled(self, memory: Stacks, cohort: Cohort, nearest: Tensor, distance: Tensor) -> Stacks:
-        """Every center without clients takes the client farthest from its own, of a center that can spare one."""
+    def refilled(self, memory: Stacks, cohort: Cohort, nearest: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Every center without clients takes the client farthest from its own, of a center that can spare one.
+
+        Returns where clients are then, and who was taken, (cohort,) each.
+        """
         everyone, there = memory["assignment"].cpu().clone(), memory["placed"].cpu().clone()
         everyone[cohort.index], there[cohort.index] = nearest, True
         k, nearest, taken = self.k, nearest.clone(), torch.zeros(len(cohort)).long()
@@ -238,7 +262,7 @@ class Clusters(ByDistance):
                 who = int(far.argmax())
                 count[nearest[who]] -= 1
                 count[empty], nearest[who], taken[who] = 1, empty, 1
-        return {"assignment": nearest, "reseeded": memory["reseeded"].cpu()[cohort.index] + taken}
+        return nearest, taken
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """With absent="last", the M-step over the last known row of everybody."""

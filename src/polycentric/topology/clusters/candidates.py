@@ -46,7 +46,7 @@ class Choice(Clustered):
 
     def remembers(self, n_clients: int) -> Stacks:
         """The center every client chose last; the first, until it has chosen."""
-        return {"assignment": torch.zeros(n_clients, dtype=torch.int64)}
+        return super().remembers(n_clients) | {"assignment": torch.zeros(n_clients, dtype=torch.int64)}
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """A column of ones for a candidate; for `model`, the center the client chose last."""
@@ -62,7 +62,7 @@ class Choice(Clustered):
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """Where they chose to be."""
-        return {"assignment": sent["choice"][:, 0].long().clamp(min=0).cpu()}
+        return self.placed(memory, cohort, sent["choice"][:, 0].long().clamp(min=0).cpu())
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns."""
@@ -101,6 +101,8 @@ def _number(candidate: str) -> int:
 @dataclass(frozen=True)
 class NewcomerAssignment(ByDistance):
     """Where newcomers belong: K centers come down as `candidate0` .., they tell their `choice`; nothing is mixed."""
+
+    greets = True
 
     def n_centers(self, n_clients: int) -> int:
         """K."""

@@ -69,33 +69,43 @@ class Seeding(OneBecomesMany):
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
         total, assignment = min(runs, key=lambda run: run[0])
         distance = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
-        return {"assignment": assignment, "distance": distance} | self.noted(cohort, sent)
+        placed = torch.ones(len(cohort), dtype=torch.bool)
+        return {"assignment": assignment, "distance": distance, "placed": placed} | self.noted(cohort, sent)
 
     def lloyd(self, gram: Tensor, cohort: Cohort, restart: int) -> tuple[float, Tensor]:
-        """(intra-cluster distance, assignment) of one run; the lowest number wins ties."""
-        own, n, k = gram.diag(), len(gram), self.k
-        draws = uniform(*cohort.key, "seeding", restart, torch.arange(k))
-        seeds = [int(draws[0] * n)]
-        for draw in draws[1:].tolist():
-            chance = torch.ones(n, dtype=torch.float64)
-            if self.seeding == "kmeans++":  # far rows are likely
-                chance = (own[:, None] - 2 * gram[:, seeds] + own[seeds]).min(1).values.clamp(min=0)
-            chance[seeds] = 0
-            if not bool(chance.sum() > 0):  # fewer different rows than centers: the rest stay empty
-                break
-            seeds.append(int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1)))
-        distance = own[:, None] - 2 * gram[:, seeds] + own[seeds]
+        """(intra-cluster distance, assignment) of one run from seeds of its own."""
+        draws = uniform(*cohort.key, "seeding", restart, torch.arange(self.k))
+        return lloyd(gram, seeded(gram, draws, self.seeding), self.k, self.iterations)
+
+
+def seeded(gram: Tensor, draws: Tensor, seeding: str) -> Tensor:
+    """The nearest of K rows for every row, (rows,); the rows are drawn far apart ("kmeans++") or at "random"."""
+    own, n = gram.diag(), len(gram)
+    seeds = [int(draws[0] * n)]
+    for draw in draws[1:].tolist():
+        chance = torch.ones(n, dtype=torch.float64)
+        if seeding == "kmeans++":  # far rows are likely
+            chance = (own[:, None] - 2 * gram[:, seeds] + own[seeds]).min(1).values.clamp(min=0)
+        chance[seeds] = 0
+        if not bool(chance.sum() > 0):  # fewer different rows than centers: the rest stay empty
+            break
+        seeds.append(int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1)))
+    return (own[:, None] - 2 * gram[:, seeds] + own[seeds]).argmin(1)
+
+
+def lloyd(gram: Tensor, nearest: Tensor, k: int, iterations: int) -> tuple[float, Tensor]:
+    """(intra-cluster distance, assignment) of Lloyd's iteration from an assignment; the lowest number wins ties."""
+    own, distance = gram.diag(), gram[:, :0]
+    for _ in range(max(1, iterations)):
+        belongs = torch.nn.functional.one_hot(nearest, k).double()
+        count = belongs.sum(0)
+        mean = gram @ belongs / count.clamp(min=1)  # (clients, centers)
+        within = (belongs * mean).sum(0) / count.clamp(min=1)
+        distance = own[:, None] - 2 * mean + torch.where(count > 0, within, math.inf)
+        if bool((distance.argmin(1) == nearest).all()):
+            break
         nearest = distance.argmin(1)
-        for _ in range(self.iterations):
-            belongs = torch.nn.functional.one_hot(nearest, k).double()
-            count = belongs.sum(0)
-            mean = gram @ belongs / count.clamp(min=1)  # (clients, centers)
-            within = (belongs * mean).sum(0) / count.clamp(min=1)
-            distance = own[:, None] - 2 * mean + torch.where(count > 0, within, math.inf)
-            if bool((distance.argmin(1) == nearest).all()):
-                break
-            nearest = distance.argmin(1)
-        return float(distance.min(1).values.clamp(min=0).sum()), nearest
+    return float(distance.min(1).values.clamp(min=0).sum()), nearest
 
 
 @dataclass(frozen=True)

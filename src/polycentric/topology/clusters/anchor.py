@@ -1,0 +1,100 @@
+"""Who belongs together, found anew while centers learn: by updates of all clients from one common model.
+
+    anchor:   a    =  mean of the centers                                     one model comes down, one goes up
+    update:   D_i  =  w_i - a,        w_i what client i learns from a
+    E-step:   r    <- the partition of the D_i into K groups with the smallest intra-cluster distance, among Lloyd's
+                      iterations from the present groups and from `restarts` seeds
+    labels:   of the new groups, those under which most clients stay where they are
+
+A client that trains from its own center stays nearest to it, whatever the others are like: distances to centers cannot
+mend a wrong group. Updates from one model can: they are apart where clients want different things, wherever each of
+them is now. With cosines only directions count, not how much data a client has.
+
+Reduces to:  FeSEM's clustering of round 0 (`Seeding`) where there are no groups yet and all centers are one model.
+Near it:     updates from one model also split clusters in Clustered FL (Sattler et al. 2019), and place a client once
+             in FedGroup and FlexCFL (Duan et al. 2021), whose clients migrate by the shift of their own data.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from ...errors import within
+from ...stacks import Cohort, Links, Mixing, Stacks
+from ...stacks.draw import uniform
+from ..base import Direction, Wires
+from .assignment import ByDistance, inner_products
+from .seeding import lloyd, seeded
+from .splitting import cosines
+
+
+@dataclass(frozen=True)
+class Anchored(ByDistance):
+    """K centers; clients train from the mean of all, and are grouped by the way they go. Nothing is mixed."""
+
+    restarts: int = 5
+    by: Literal["cosine", "distance"] = "cosine"
+    iterations: int = 100
+    whole = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, restarts=">= 0; try 5", by=("cosine", "distance"))
+
+    def n_centers(self, n_clients: int) -> int:
+        """K."""
+        return self.k
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """The mean of the centers, for everybody."""
+        n, k = len(cohort), self.k
+        client, center = torch.arange(n).repeat_interleave(k), torch.arange(k).repeat(n)
+        return Mixing.sparse(client, center, torch.full((n * k,), 1 / k, dtype=torch.float64), (n, k))
+
+    @property
+    def wires(self) -> Wires:
+        """The centers are on one machine, which sends one model."""
+        return OneModel()
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """The best grouping of the updates, under the labels that the fewest clients must change."""
+        anchor = centers["model"].mean(0, dtype=torch.float64)
+        gram = inner_products(sent["model"], self.spans, origin=anchor)
+        gram = cosines(gram) if self.by == "cosine" else gram
+        here = memory["assignment"].cpu()[cohort.index]
+        draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
+        starts = [here, *(seeded(gram, each, "kmeans++") for each in draws)]
+        runs = [lloyd(gram, start, self.k, self.iterations) for start in starts]
+        total, found = min(runs, key=lambda run: run[0])  # the present groups win ties
+        spread = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
+        return {"distance": spread} | self.placed(memory, cohort, relabelled(found, here, self.k))
+
+    def words(self, n_clients: int) -> str:
+        """Who is grouped by what."""
+        return f"{min(self.k, n_clients)} centers; clients are grouped by their updates from the mean of all centers"
+
+
+@dataclass(frozen=True)
+class OneModel(Wires):
+    """The mean of all centers is sent, not the centers."""
+
+    def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
+        """A row for every client."""
+        every = torch.arange(len(cohort))
+        return Links(every, torch.zeros_like(every), torch.full((len(every),), width, dtype=torch.float64))
+
+
+def relabelled(found: Tensor, before: Tensor, k: int) -> Tensor:
+    """A partition under the labels of another that most agree with it.
+
+    >>> relabelled(torch.tensor([0, 0, 1, 1, 2]), torch.tensor([2, 2, 0, 1, 1]), 3)
+    tensor([2, 2, 0, 0, 1])
+    """
+    both = torch.zeros(k, k, dtype=torch.int64).index_put_((found, before), torch.ones_like(found), accumulate=True)
+    old, new = linear_sum_assignment(-both.numpy())
+    label = torch.empty(k, dtype=torch.int64)
+    label[torch.from_numpy(old)] = torch.from_numpy(new)
+    return label[found]
