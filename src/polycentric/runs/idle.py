@@ -17,6 +17,20 @@ from .settings import Settings
 if TYPE_CHECKING:
     from .loop import Run
 
+PATIENT = 0.1  # share for validation where patience asks for some and nobody says how much
+
+
+def share_for_validation(settings: Settings) -> float:
+    """Of every client's training examples: patience needs some to go by."""
+    if settings.valid or not settings.patience:
+        return settings.valid
+    warnings.warn(
+        f"patience without valid: {PATIENT:.0%} of every client's training examples are taken for validation; --valid "
+        "sets the share",
+        stacklevel=3,
+    )
+    return PATIENT
+
 
 def refuse_idle(settings: Settings, federation: Federation, clients: Simulation) -> None:
     """Refuse settings that can do nothing with these data and clients."""

@@ -42,7 +42,7 @@ from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint
 from .evaluate import evaluate
 from .folder import Folder
-from .idle import refuse_idle
+from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
 from .observers import Observer
@@ -50,7 +50,6 @@ from .outputs import Recorder, check_the_same, environment, identity
 from .recipes import build_method, words_of
 from .settings import Settings, unbracketed
 
-PATIENT = 0.1  # share of the examples for validation where patience asks for some and nobody says how many
 Model = nn.Module | Callable[..., nn.Module]
 
 
@@ -92,8 +91,8 @@ def run(
             run: rounds, seed, evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock,
             ...; see `Settings`.
     """
-    useless = out is None and how.get("checkpoint_every") is not None
-    require(not useless, "checkpoint_every needs a folder to write into: give out=, or leave it out")
+    unwritten = out is None and how.get("checkpoint_every") is not None
+    require(not unwritten, "checkpoint_every needs a folder to write into: give out=, or leave it out")
     made = prepare(method, federation, **how)
     made.measures, made.given = tuple(observers), (*made.given, *(["observers"] if observers else []))
     if out is not None and made.clients.ranks.first:
@@ -290,14 +289,7 @@ def check_words(settings: Settings) -> None:
 
 def load_data(settings: Settings) -> Federation:
     """The federation that settings describe."""
-    valid = settings.valid
-    if settings.patience and not valid:  # it needs somebody to ask
-        valid = PATIENT
-        warnings.warn(
-            f"patience without valid: {valid:.0%} of every client's training examples are taken for validation; "
-            "--valid sets the share",
-            stacklevel=2,
-        )
+    valid = share_for_validation(settings)
     seed = settings.seed if settings.data_seed is None else settings.data_seed
     how: dict[str, Any] = {"partition": settings.partition, "clients": settings.clients, "seed": seed, "valid": valid}
     return load(settings.data, **how, standardise=settings.standardise)
