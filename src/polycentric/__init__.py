@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .runs.observers import Moment
     from .runs.settings import Settings
     from .runs.start import open, resume, run
+    from .runs.trackers import tracker
     from .simulate.clients import Simulation
     from .simulate.clock import Delays, Normalised, Physical
     from .simulate.ranks import join_ranks
@@ -76,6 +77,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "runs.observers": "Moment",
     "runs.settings": "Settings",
     "runs.start": "open resume run",
+    "runs.trackers": "tracker",
     "simulate.clients": "Simulation",
     "simulate.clock": "Delays Normalised Physical",
     "simulate.ranks": "join_ranks",
@@ -96,6 +98,10 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names.spli
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("polycentric")
     if name not in _HOME:
         raise AttributeError(f"module 'polycentric' has no attribute '{name}'")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
@@ -150,4 +156,4 @@ __all__ += [
 __all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
 __all__ += ["from_arrays", "from_dataset", "from_frame"]
 __all__ += ["hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta", "metropolis", "mocha"]
-__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]
+__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm", "tracker"]

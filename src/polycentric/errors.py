@@ -9,6 +9,34 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+SYNONYMS = {  # what others call it: what it is called here
+    **dict.fromkeys(("learning_rate", "local_lr", "client_lr", "step_size", "eta"), "lr"),
+    **dict.fromkeys(("batch_size", "local_batch_size", "minibatch"), "batch"),
+    **dict.fromkeys(("local_epochs", "num_epochs", "n_epochs", "client_epochs"), "epochs"),
+    **dict.fromkeys(("local_steps", "num_steps", "n_steps", "local_iterations"), "steps"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds", "comm_rounds", "communication_rounds"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients", "clients_number", "num_users"), "clients"),
+    **dict.fromkeys(("random_seed", "random_state"), "seed"),
+    **dict.fromkeys(("dataset", "data_set"), "data"),
+    **dict.fromkeys(("algorithm", "strategy", "aggregator"), "method"),
+    **dict.fromkeys(("num_clusters", "n_clusters", "clusters", "n_centers"), "k"),
+    **dict.fromkeys(("early_stopping", "early_stopping_patience"), "patience"),
+    **dict.fromkeys(("output", "output_dir", "out_dir", "log_dir"), "out"),
+    **dict.fromkeys(("participation", "sampler", "client_selection"), "select"),
+    **dict.fromkeys(("l2", "l2_penalty"), "weight_decay"),
+    **dict.fromkeys(("net", "network", "architecture"), "model"),
+    **dict.fromkeys(("validation", "validation_split", "val_split"), "valid"),
+}
+
+
+def synonym(name: str) -> str | None:
+    """What is called here what others call `name`.
+
+    >>> synonym("--batch-size")
+    'batch'
+    """
+    return SYNONYMS.get(name.lower().lstrip("-").replace("-", "_"))
+
 
 class UsageError(ValueError):
     """A wrong setting, argument or file; the command prints it as one line and exits with code 2."""
@@ -37,7 +65,8 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
     unknown method 'fedavgg': did you mean 'fedavg'? Known: fedavg, fedprox
     """
     known = sorted(choices)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    meant = synonym(name)
+    near = [meant] if meant in known else difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return UsageError(f"unknown {what} '{name}': {hint}Known: {', '.join(known)}")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec
 import torch
 from torch import Tensor
 
-from .errors import require
+from .errors import require, synonym
 from .learn import Learner
 from .parts.aggregate import Aggregate as Aggregate, Mean as Mean
 from .parts.optimizer import Average as Average, Center as Center
@@ -224,7 +224,13 @@ def recipe(build: Callable[Asked, Method]) -> Callable[Asked, Method]:
             )
             require(steps is None, both)
             given |= {"steps": None} if "steps" in own else {}
-        method = build(*args, **given)  # type: ignore[arg-type]
+        try:
+            method = build(*args, **given)  # type: ignore[arg-type]
+        except TypeError as error:
+            wrong = next((name for name in kwargs if synonym(name) and f"'{name}'" in str(error)), None)
+            if wrong is None:
+                raise
+            raise TypeError(f"no setting is called '{wrong}': did you mean '{synonym(wrong)}'?") from error
         return replace(method, recipe=Recipe(method.name, dict(kwargs)))
 
     return asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import signal
 import statistics
@@ -19,15 +20,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from polycentric.cli import main, outcome, screen
+import polycentric
+from polycentric.cli import _noting, main, outcome, screen
 from polycentric.cli.demo import WAYS, what_it_shows
 from polycentric.cli.screen import _numbers, spread
 from polycentric.data import load
+from polycentric.errors import SYNONYMS
+from polycentric.runs import checkpoint
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
+from polycentric.runs.recipes import parameters
+from polycentric.runs.settings import Settings
 
 SMALL = ["--data", "ok.npz", "--rounds", "4", "--model", "logistic", "--checkpoint-every", "1"]
 COMMAND = str(Path(sys.executable).with_name("polycentric"))
@@ -740,3 +747,86 @@ def test_a_narrow_terminal_loses_no_name(here, say, stranger):
     ended = say("run", "fedavg", *SMALL, "--out", "run", "--quiet")
     first = "".join(line.split("│")[1].strip() for line in ended.out.splitlines() if line.count("│") > 2)
     assert ended.code == 0 and "worst_decile_accuracy" in first
+
+
+def test_the_version_and_short_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["--version"]) == 0
+    assert capfd.readouterr().out == f"polycentric {polycentric.__version__}\n"
+    for command in ([], ["run"], ["data", "list"], ["topology", "show"]):
+        assert outcome([*command, "-h"]) == 0
+        assert capfd.readouterr().out.startswith(f"Usage: {' '.join(['polycentric', *command])} [OPTIONS]")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--set", "learning_rate=0.1"], "did you mean 'lr'"),
+        (["--set", "batch_size=5"], "did you mean 'batch'"),
+        (["--set", "local_epochs=5"], "did you mean 'epochs'"),
+        (["--learning-rate", "0.1"], "did you mean --set lr=...?"),
+        (["--lr", "0.1"], "did you mean --set lr=...?"),
+        (["--num-rounds", "3"], "did you mean --rounds?"),
+        (["--n-clients", "3"], "did you mean --clients?"),
+    ],
+)
+def test_what_others_call_it_is_known(typed: list[str], meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["run", "fedavg", *typed]) == 2
+    assert meant in capfd.readouterr().err
+
+
+def test_what_others_call_it_is_known_in_python() -> None:
+    with pytest.raises(TypeError, match="no setting is called 'learning_rate': did you mean 'lr'"):
+        polycentric.fedavg(learning_rate=0.1)
+    with pytest.raises(polycentric.UsageError, match="'n_clients': did you mean 'clients'"):
+        polycentric.run("fedavg", "digits", n_clients=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        polycentric.fedavg(nonsense=0.1)
+
+
+def test_every_synonym_stands_for_something_there_is() -> None:
+    known = {name for method in polycentric.METHODS for name in parameters(method)} | set(Settings.model_fields)
+    assert set(SYNONYMS.values()) <= known | {"out"}
+    assert not set(SYNONYMS) & known, "what there is needs no other name"
+
+
+def test_a_folder_of_data_that_is_not_there_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gone = str(tmp_path / "gone")
+    monkeypatch.setenv("POLYCENTRIC_DATA", f"{tmp_path}{os.pathsep}{gone}")
+    assert outcome(["run", "fedavg", "--data", "nothing-like-it"]) == 2
+    assert f"{gone}, which it names, is not there" in capfd.readouterr().err
+    assert outcome(["data", "list"]) == 0
+    assert "is not there" in " ".join(capfd.readouterr().out.split())
+    monkeypatch.setenv("POLYCENTRIC_DATA", str(tmp_path))
+    assert outcome(["data", "list"]) == 0
+    assert "is not there" not in " ".join(capfd.readouterr().out.split())
+
+
+def test_torch_speaks_to_its_developers_and_others_to_the_user(capfd: pytest.CaptureFixture[str]) -> None:
+    note = _noting()
+    note("The .grad attribute is being accessed", UserWarning, str(Path(torch.__file__).parent / "_tensor.py"), 1)
+    note("x is slow (Triggered internally at /pytorch/x.cpp:3.)", UserWarning, "/home/me/model.py", 3)
+    note("ours", UserWarning, polycentric.__file__, 1)
+    note("the user's own", UserWarning, "/home/me/model.py", 1)
+    assert capfd.readouterr().err == "note: ours\nnote: the user's own\n"
+
+
+def test_a_mac_s_gpu_is_refused_with_a_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["run", "fedavg", "--rounds", "0", "--device", "mps"]) == 2
+    assert "device 'mps' is not supported: it has no float64" in capfd.readouterr().err
+
+
+def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refused(path: Any, *how: Any) -> int:
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *how)
+
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(checkpoint.os, "name", "nt")
+    checkpoint.renamed(tmp_path / "one.txt", lambda temporary: temporary.write_bytes(b"1"))
+    monkeypatch.undo()
+    assert (tmp_path / "one.txt").read_bytes() == b"1"

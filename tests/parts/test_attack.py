@@ -208,7 +208,7 @@ def test_an_attacked_run_resumes_under_the_same_attack_only(blobs: Make, tmp_pat
 def test_an_attack_is_a_setting(words: str | None, attack: Attack | None) -> None:
     asked = Settings(method="fedavg", attack=words)
     assert built_attack(asked) == attack
-    clients = prepared(asked.changed(clients=10)).clients
+    clients = prepared(asked.changed(clients=20)).clients
     assert isinstance(clients, Simulation) and clients.attack == attack
 
 

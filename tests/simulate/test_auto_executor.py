@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,12 +11,30 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polycentric import Federation, Simulation, Stacked, Task, fedavg
+from polycentric import (
+    Active,
+    Federation,
+    Method,
+    Simulation,
+    Stacked,
+    Task,
+    UsageError,
+    fedavg,
+    fedcurv,
+    ifca,
+    maml,
+    nofed,
+    resume,
+    run,
+)
 from polycentric.learn import Compiled
+from polycentric.learn.execute import looped
 from polycentric.learn.learner import Executor
 from polycentric.models import mlp
+from polycentric.runs.personalize import personalize
 from polycentric.runs.start import prepare
 from polycentric.simulate.auto_executor import FirstRound, block_size, compiling_pays
+from polycentric.simulate.rehearsal import failure
 from support import Make, small
 
 SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
@@ -49,6 +69,91 @@ def test_a_model_that_cannot_be_stacked_is_looped_with_one_warning(blobs: Make) 
     assert done.clients.executor == "looped"
     asked = prepare(fedavg(), blobs(), model=Branch, dtype="float64", executor="looped").go()
     assert torch.equal(done.state.centers["model"], asked.state.centers["model"])
+
+
+class Recurrent(nn.Module):
+    """A recurrence of torch's, which vmap takes only where gradients are wanted."""
+
+    def __init__(self, kind: Callable[..., nn.Module] = nn.GRU) -> None:
+        super().__init__()
+        self.cell, self.head = kind(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.cell(x.unflatten(-1, (3, 2)))
+        return self.head(states[..., -1, :])
+
+
+class OldSquare(torch.autograd.Function):
+    """As such functions were written once: torch cannot differentiate it twice, nor batch it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * ctx.saved_tensors[0] * g
+
+
+class Squared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return OldSquare.apply(self.head(x))
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_a_recurrence_of_torch_is_learned_scored_tuned_and_gone_on_with(kind: Any, blobs: Make, tmp_path: Path) -> None:
+    def model() -> nn.Module:
+        return Recurrent(kind)
+
+    federation = blobs()
+    done = run(nofed(), federation, model=model, rounds=2, out=tmp_path / "run")
+    assert done.clients.executor == "looped" and "personalised" in done.scores
+    assert len(personalize(done, [0, 2])) == 2
+    more = resume(tmp_path / "run", rounds=3, model=model, federation=federation)
+    assert more.state.round == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be stacked")
+@pytest.mark.parametrize("model", [Recurrent, Branch])
+@pytest.mark.parametrize("method", [fedcurv(), maml(), ifca(k=2), fedavg(select=Active(n=2))])
+def test_what_no_stack_can_take_is_looped_in_every_method(model: Any, method: Method, blobs: Make) -> None:
+    done = run(method, blobs(), model=model, rounds=2, dissimilarity=True)
+    assert done.clients.executor == "looped" and done.state.round == 2
+
+
+def test_gradients_of_each_example_are_the_same_one_by_one(blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+    for stackable in (True, False):
+        monkeypatch.setattr(looped, "runs_stacked", lambda *_, found=stackable: found)
+        ran = run(fedcurv(), blobs(), model=small, rounds=2, executor="looped", dtype="float64")
+        rows.append(ran.state.centers["model"])
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be stacked")
+def test_what_a_method_asks_of_a_model_in_vain_is_refused_before_the_first_round(blobs: Make) -> None:
+    assert run(fedavg(), blobs(), model=Squared, rounds=1).state.round == 1
+    with pytest.raises(UsageError, match="model Squared cannot do what this method asks of it"):
+        prepare(maml(), blobs(), model=Squared)
+    with pytest.raises(UsageError, match="use --executor looped"):
+        prepare(fedavg(), blobs(), model=Recurrent, executor="stacked")
+
+
+def test_a_rehearsal_leaves_no_trace(blobs: Make) -> None:
+    federation = blobs()
+    n, k = federation.train.x[0].numel(), len(federation.classes)
+    dropping = nn.Sequential(nn.Flatten(), nn.Linear(n, k), nn.Dropout(0.5))
+    made = prepare(fedavg(), federation, model=dropping, rounds=2)
+    before = torch.get_rng_state()
+    first = {name: rows.clone() for name, rows in made.state.centers.items()}
+    assert failure(made.clients, FirstRound(made.method.at(0), made.state, 2), made.clients.run) is None
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(rows, first[name]) for name, rows in made.state.centers.items())
 
 
 def test_convolutions_are_looped_on_a_cpu_and_dense_layers_stacked(blobs: Make) -> None:

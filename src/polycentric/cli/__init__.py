@@ -7,16 +7,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, cast
 
 import typer
 
-from ..errors import Diverged, Lost, OtherRankFailed, UsageError
+from ..errors import Diverged, Lost, OtherRankFailed, UsageError, synonym
 from .options import Interrupted
 
 SHARED = ("run", "resume")  # commands that several ranks can do together
 # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
 CLICK_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[2])
+OF_TORCH = ("(Triggered internally at", "batching rule for aten", "github.com/pytorch")  # in torch's own warnings
 NO_MEMORY = ("can't allocate memory", "out of memory")  # how torch says it, on the host and on a GPU
 
 
@@ -127,7 +129,21 @@ def _said_usage(error: Exception, arguments: Sequence[str]) -> int:
     got = f", got '{given}'" if given is not None and given not in message else ""
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context else ""
-    return _said(f"{message}{got}{hint}", 2)
+    option = getattr(error, "option_name", None)  # of one that there is not
+    return _said(f"{message}{got}{_meant(option) if option else ''}{hint}", 2)
+
+
+def _meant(option: str) -> str:
+    """What somebody meant by an option that there is not: another one, or a setting of the method."""
+    from dataclasses import fields
+
+    from ..learn import Train
+    from ..runs.settings import Settings
+
+    name = synonym(option) or option.lstrip("-").replace("-", "_")
+    if name in Settings.model_fields and synonym(option):
+        return f"; did you mean --{name.replace('_', '-')}?"
+    return f"; did you mean --set {name}=...?" if name in {field.name for field in fields(Train)} else ""
 
 
 def _given(arguments: Sequence[str], names: Sequence[str]) -> str | None:
@@ -149,16 +165,24 @@ def _forget(stream: IO[str] | None) -> None:
 
 
 def _noting() -> Callable[..., None]:
-    """Warnings as notes, each of them once: two parts of a method may have the same to say."""
+    """Warnings as notes, each of them once: two parts of a method may have the same to say.
+
+    What torch says to those who develop it is left out: nobody who types a command can do anything about it.
+    """
     said: set[str] = set()
 
-    def note(message: Warning | str, *_: object) -> None:
+    def note(message: Warning | str, category: object = None, filename: str = "", *_: object) -> None:
         line = _line(str(message))
-        if line not in said and _ranks()[0] == 0:
+        if line not in said and _ranks()[0] == 0 and not _for_developers(line, filename):
             print(f"note: {line}", file=sys.stderr)
         said.add(line)
 
     return note
+
+
+def _for_developers(line: str, filename: str) -> bool:
+    """Whether torch speaks: from a file of its own, or from its C++ code, which is put down to whoever called it."""
+    return "torch" in Path(filename).parts or any(words in line for words in OF_TORCH)
 
 
 def _line(message: str) -> str:

@@ -25,10 +25,27 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(help="Look at data sets and import your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(topology_app, name="topology")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        print(f"polycentric {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None: ...
 
 
 @app.command()

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.table import Table
 
 from ..data import available
+from ..data.sources import missing_folders
 from ..language import kinds
 from ..methods import METHODS
 from ..models import MODELS
@@ -74,7 +75,8 @@ def list_data() -> Table:
         table.add_row(name, str(where), what)
     folders = os.environ.get("POLYCENTRIC_DATA")
     none = "set POLYCENTRIC_DATA to folders with your data, or use `data import`"
-    table.caption = f"POLYCENTRIC_DATA is {folders}" if folders else none
+    gone = "".join(f"; {folder} is not there" for folder in missing_folders())
+    table.caption = f"POLYCENTRIC_DATA is {folders}{gone}" if folders else none
     return table
 
 

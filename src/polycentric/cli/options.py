@@ -23,6 +23,10 @@ SetOption = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run. [default: a new one in runs/]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help="Also log to tensorboard, mlflow or wandb, in the run's folder."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")]
 Wait = Annotated[
     float, typer.Option(help="Under torchrun: seconds without an answer before another rank counts as lost.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import AsJson, Out, Quiet, Trust, Wait, interruptible, of_settings, settings_of
+from .options import AsJson, Out, Quiet, Track, Trust, Wait, interruptible, of_settings, settings_of
 
 
 @of_settings()
@@ -25,7 +25,7 @@ def run(
         ),
     ] = False,
     trust: Trust = False,
-    track: Annotated[bool, typer.Option("--track", help="Write TensorBoard events into the run's folder.")] = False,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -44,19 +44,21 @@ def run(
     from ..runs.folder import Folder
     from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
+    from ..runs.trackers import tracker
     from ..simulate.ranks import join_ranks
-    from .screen import progress, tensorboard
+    from .screen import progress
 
     with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
             asked = settings_of(method, options, check=False, trust=trust)  # it is built right away
+            trackers = [tracker(name) for name in track or ()]  # one that is not there is said before anything is done
             made = prepared(asked, ranks=ranks)
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
                 folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
                 attach_folder(made, folder)
-                made.callbacks += (tensorboard(folder.path),) if track else ()
+                made.callbacks += tuple(trackers)
         again = f"polycentric resume {folder.path}" if folder else ""
         with progress(asked.method, asked.rounds, quiet=hidden) as watching, interruptible(again):
             made.callbacks += watching
@@ -79,6 +81,7 @@ def resume(
     ] = None,
     wait: Wait = 600.0,
     trust: Trust = False,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,6 +91,7 @@ def resume(
     """
     from ..runs.folder import Folder
     from ..runs.start import resumed
+    from ..runs.trackers import tracker
     from ..simulate.ranks import join_ranks
     from .screen import progress, say
 
@@ -95,7 +99,7 @@ def resume(
         opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
         with ranks.together():
             if ranks.first:
-                opened = Folder.open(folder)
+                opened, trackers = Folder.open(folder), [tracker(name) for name in track or ()]
                 wanted = max(opened.read_config(trust)[0].rounds, rounds or 0)
                 summary = opened.read_json("summary.json") if opened.finished else {}
         done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
@@ -105,7 +109,7 @@ def resume(
                 interruptible(f"polycentric resume {folder}"),
             ):
                 ended, problems = resumed(opened, ranks=ranks, rounds=rounds, trust=trust)
-                ended.callbacks += watching
+                ended.callbacks += (*watching, *(trackers if opened else ()))
                 ended.go()
             summary = ended.summary()
     if opened is None:  # another rank speaks for all
@@ -204,7 +208,8 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
         tell(summary)
         return
     stdout.print(summary_table(summary))
-    clock = str(folder.read_json("config.json").get("clock", ""))
+    config = folder.read_json("config.json")
+    clock = str(config.get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"
     say(
@@ -226,5 +231,7 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
             )
     elif "optimistic" in summary:
         say("note: no optimistic scores: there are no whole models to choose among, or the data have no classes")
+    if config.get("fine_tune") == 1 and not summary.get("personalised"):  # more than one epoch was said before
+        say(f"note: no fine-tuned scores: clients of {summary['method']} take no training steps that could go on alone")
     if summary["stopped"]:
         say(f"note: stopped early, {summary['stopped']}")

@@ -1,4 +1,4 @@
-"""What the command shows: progress, trackers, tables, and numbers a person can read."""
+"""What the command shows: progress, tables, and numbers a person can read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..errors import UsageError
 from ..learn.execute.compiled import on_compile
 from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
@@ -64,29 +62,6 @@ class Bar(Callback):
     def on_compile(self, n: int) -> None:
         """A program is being compiled."""
         self.bar.update(self.task, numbers=f"compiling program {n}")
-
-
-class TensorBoard(Callback):
-    """Every number of an evaluation as a TensorBoard scalar, over rounds."""
-
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
-
-    def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
-        """One point for each number."""
-        for name, value in row.items():
-            if value is not None:
-                self.writer.add_scalar(name, value, run.state.round)
-        self.writer.flush()
-
-
-def tensorboard(folder: Path) -> TensorBoard:
-    """A tracker that writes into a run's folder."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError("--track needs TensorBoard: pip install 'polycentric[track]'") from error
-    return TensorBoard(SummaryWriter(str(folder / "tensorboard")))
 
 
 def _bar(disable: bool = False) -> Progress:

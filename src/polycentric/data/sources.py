@@ -72,7 +72,9 @@ def find(name: str) -> Pool:
     if os.path.exists(os.path.expanduser(name)):
         return read(os.path.expanduser(name))
     choices = [found.name for found in available()]
-    raise UsageError(f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in")
+    missing = "".join(f"; {folder}, which it names, is not there" for folder in missing_folders())
+    said = f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in"
+    raise UsageError(said + missing)
 
 
 def _made_by(name: str) -> Pool:
@@ -162,6 +164,12 @@ def _places() -> Iterator[Path]:
         if folder:
             yield Path(folder).expanduser()
     yield _cache()
+
+
+def missing_folders() -> list[Path]:
+    """Folders that $POLYCENTRIC_DATA names and that are not there."""
+    *named, _ = _places()
+    return [folder for folder in named if not folder.is_dir()]
 
 
 def _cache() -> Path:

@@ -16,6 +16,7 @@ from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
 from .batches import Plan
 
+LossOfOne = Callable[[Tensor, Tensor, Tensor], Tensor]  # of a model, and one example's x and y
 Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
 GradientFunction = Callable[[Objective, Stacks], Stacks]
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of parameters learned at once
@@ -32,6 +33,12 @@ class UpdateSpec(NamedTuple):
 Descent = Callable[[Objective, Stacks, Stacks, Tensor, UpdateSpec], Stacks]
 
 
+def gradients_at_once(loss: LossOfOne, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of the loss of every example, (batch, width), batched."""
+    found: Tensor = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(model, x, y)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Client:
     """What a learner may use while it is at one client."""
@@ -39,6 +46,7 @@ class Client:
     task: Task
     gradient: GradientFunction  # (objective, params) -> the gradient of objective at params
     descent: Descent | None = None  # a faster way to `descend`, which may overwrite what it is given
+    gradients: Callable[[LossOfOne, Tensor, Tensor, Tensor], Tensor] = gradients_at_once  # of each example's loss
 
     def descend(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
         """Params and moments ({name.moment}) after a step. Carried ones only: they may be overwritten."""

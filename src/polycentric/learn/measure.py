@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from ..errors import require
 from ..stacks.cohort import Cohort
@@ -130,7 +129,7 @@ class Fisher(OnceOver):
             outputs = client.task.predict(row | {"model": model}, x[None])
             return client.task.loss(outputs, y[None]).sum()
 
-        each = vmap(grad(loss), in_dims=(None, 0, 0))(row["model"], batch.x, y)  # (batch, width)
+        each = client.gradients(loss, row["model"], batch.x, y)  # (batch, width)
         there = (batch.weight > 0).to(each.dtype)
         total, seen = carry["sum"] + there @ each.square(), carry["seen"] + examples_in(batch)
         return {"sum": total, "seen": seen, "key": carry["key"]}

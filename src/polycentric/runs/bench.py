@@ -28,7 +28,7 @@ from ..learn import BatchSchedule, Train
 from ..learn.batches import rows_at
 from ..methods import fedavg
 from ..round import run_round
-from ..simulate.auto_executor import EXECUTORS, chosen
+from ..simulate.auto_executor import EXECUTORS
 from ..simulate.clients import Simulation
 from ..tasks.task import Task
 from .machine import use_precision
@@ -201,7 +201,7 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
         "threads": torch.get_num_threads(),
         "repeats": repeats,
         "precision": race.task.precision,
-        "auto": chosen(race.task, race.federation),
+        "auto": Simulation(race.federation, race.task).executor,
         "seconds": best,
         "median_seconds": {name: statistics.median(taken) for name, taken in times.items()},
         "compile_seconds": {name: simulations[name].compiled[1] for name in wanted if name == "compiled"},
@@ -214,7 +214,7 @@ def profile(race: Race, executor: str | None = None, rows: int = 12) -> str:
     """Where the time of one round goes, by operator: a table."""
     from torch.profiler import ProfilerActivity
 
-    way, _ = race.ours(executor or chosen(race.task, race.federation))
+    way, _ = race.ours(executor or Simulation(race.federation, race.task).executor)
     way()
     cuda = race.task.device.type == "cuda"
     with torch.profiler.profile(

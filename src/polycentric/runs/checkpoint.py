@@ -187,14 +187,15 @@ def renamed(path: Path, write: Callable[[Path], object]) -> str:
     try:
         write(temporary)
         digest = digest_of(temporary)
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # for writing: Windows syncs nothing else
             os.fsync(file.fileno())
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
     return digest

@@ -314,15 +314,17 @@ def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -
 
 
 def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
-    sizes, first = split.sizes[block.index], split.first[block.index]
-    width = max(1, RECTANGLE // len(block))
-    for begin in range(0, int(sizes.max()), width):
-        place = begin + torch.arange(min(width, int(sizes.max()) - begin))
-        valid = place < sizes[:, None]
-        index = to_device_of(split.x, torch.where(valid, first[:, None] + place, 0))
-        outputs = clients.run.outputs(rows, clients.task.inputs(split.x[index]))
+    """Of clients in falling order of their examples; those who have no more leave from the end."""
+    sizes, first, begin = split.sizes[block.index], split.first[block.index], 0
+    while n := int((sizes > begin).sum()):
+        place = torch.arange(begin, min(begin + max(1, RECTANGLE // n), int(sizes.max())))
+        valid = place < sizes[:n, None]
+        index = to_device_of(split.x, torch.where(valid, first[:n, None] + place, 0))
+        active = {name: row[:n] for name, row in rows.items()}
+        outputs = clients.run.outputs(active, clients.task.inputs(split.x[index]))
         real = to_device_of(split.x, valid.flatten().nonzero()[:, 0])
         yield index.flatten()[real], outputs.flatten(0, 1)[real]
+        begin += len(place)
 
 
 def all_clients(clients: Simulation, state: State) -> Cohort:

@@ -35,6 +35,7 @@ from ..simulate.disk_state import Shelf
 from .checkpoint import Tally
 from .evaluate import evaluate, optimistic
 from .folder import Folder
+from .idle import warn_idle
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
 from .observers import Moment, Observer, in_use, observers
@@ -160,6 +161,8 @@ class Run:
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
         began = time.monotonic()
+        if self.state.round < self.settings.rounds:
+            warn_idle(self)
         self.state = self.stored(self.state)
         self._tell("on_start")
         if not self.history:
@@ -234,8 +237,9 @@ class Run:
         for measure in (*observers(self.settings.dissimilarity), *self.measures):
             row |= measure(now)
         self.scores |= {"in_use": now.scores} if trips else {"in_use": now.scores, "initial": now.scores}
-        if trips and "valid_micro_loss" in row:
-            self.tally = self.tally.judged(self._monitored(row), self.state.round)  # only validation has a say
+        judged = self._monitored(row) if "valid_micro_loss" in row else None  # what it cannot find, it says at once
+        if trips and judged is not None:
+            self.tally = self.tally.judged(judged, self.state.round)  # only validation has a say
             self.best = self.state if self.tally.best_round == self.state.round else self.best
         row = plain(row)
         self.history.append(row)

@@ -66,6 +66,10 @@ def device_of(name: str) -> torch.device:
 
     if name == "auto":
         name = os.environ.get("POLYCENTRIC_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    require(
+        not name.startswith("mps"),
+        "device 'mps' is not supported: it has no float64, in which models are mixed; use --device cpu",
+    )
     if name != "cpu" and not re.fullmatch(r"cuda(:\d+)?", name):
         raise UsageError(f"device must be cpu, cuda, cuda:N or auto, got '{name}'; try --device cpu")
     try:

@@ -22,6 +22,7 @@ from .folder import Folder
 from .loop import Callback
 from .machine import versions
 from .metrics import participation, plain, share_below
+from .serving import personal
 from .settings import without
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def summary(run: Run) -> dict[str, Any]:
         return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
 
     mask, scores = run.clients.held_out_mask.numpy(), run.scores if run.clients.held_out else {}
-    held_out = {name: plain(found.only(mask).summary()) for name, found in scores.items()}
+    held_out: dict[str, Any] = {name: plain(found.only(mask).summary()) for name, found in scores.items()}
+    if held_out and (own := personal(run)):  # they were never trained there: their scores in use are no results
+        held_out["untrained"] = list(own)
     tuned = counted("personalised")
     if tuned is not None:  # and the share of clients that fine-tuning made worse
         after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))

@@ -42,6 +42,7 @@ from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint
 from .evaluate import evaluate
 from .folder import Folder
+from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
 from .observers import Observer
@@ -90,6 +91,8 @@ def run(
             run: rounds, seed, evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock,
             ...; see `Settings`.
     """
+    unwritten = out is None and how.get("checkpoint_every") is not None
+    require(not unwritten, "checkpoint_every needs a folder to write into: give out=, or leave it out")
     made = prepare(method, federation, **how)
     made.measures, made.given = tuple(observers), (*made.given, *(["observers"] if observers else []))
     if out is not None and made.clients.ranks.first:
@@ -286,7 +289,7 @@ def check_words(settings: Settings) -> None:
 
 def load_data(settings: Settings) -> Federation:
     """The federation that settings describe."""
-    valid = settings.valid or (0.1 if settings.patience else 0.0)  # patience needs somebody to ask
+    valid = share_for_validation(settings)
     seed = settings.seed if settings.data_seed is None else settings.data_seed
     how: dict[str, Any] = {"partition": settings.partition, "clients": settings.clients, "seed": seed, "valid": valid}
     return load(settings.data, **how, standardise=settings.standardise)
@@ -333,6 +336,7 @@ def prepared(
     asked = {name: getattr(settings, name) for name in same}
     ahead = FirstRound(method.at(0), first, settings.rounds, beside)
     clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
+    refuse_idle(settings, federation, clients)
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     return Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
 
@@ -341,6 +345,8 @@ def attach_folder(made: Run, folder: Folder) -> Run:
     """Give a run its folder, and write there what it was made from."""
     # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
     found: dict[str, Any] = {"executor": made.clients.executor, "device": str(made.clients.task.device)}
+    if made.settings.patience and not made.settings.valid and made.federation.source:  # as it was loaded
+        found |= {"valid": made.federation.source.valid}
     if made.clients.block is not None:  # it goes on with the same blocks, whatever there is room for then
         found |= {"block": made.clients.block}
     if made.clients.ranks.size > 1:  # and with any number of ranks

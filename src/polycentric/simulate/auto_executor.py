@@ -1,6 +1,6 @@
 """The rule by which `auto` chooses: the executor, whether its steps are compiled, and how large a block is.
 
-1. The executor (`chosen`). On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
+1. The executor. On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
    model after another, and so is a stack of recurrences (`polycentric bench`): `looped`. So is a module that `vmap`
    cannot take. Everything else, and everything on a GPU, is faster `stacked`.
 2. A stacked run becomes `compiled` where that saves more than compiling costs (`compiling_pays`):
@@ -28,15 +28,17 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
-from ..data import Federation, Split
+from ..data import Split
 from ..errors import UsageError, unknown
 from ..learn import Compiled, Executor, Looped, Stacked
 from ..learn.execute.stackable import runs_stacked
+from ..learn.execute.stacked import launch
 from ..learn.learner import BLOCK_BYTES
 from ..method import Exchange, State
 from ..models.text import LSTM
 from ..stacks.cohort import Cohort
 from ..tasks.task import Task
+from .rehearsal import failure
 
 if TYPE_CHECKING:
     from .clients import Simulation
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
 EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
 
-ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, LSTM)  # layers that a processor does not do faster in a stack
+ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, LSTM)  # layers that a CPU does not do faster in a stack
 DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
 STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
 PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
@@ -64,31 +66,52 @@ class FirstRound:
 
 def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     """The executor that was asked for, if the model can be run so; what `auto` means where nothing was."""
-    asked, task, federation = clients.executor, clients.task, clients.federation
+    asked, task = clients.executor, clients.task
     if asked == "auto":
-        name = chosen(task, federation)
+        name = _chosen(clients, first)
         return "compiled" if name == "stacked" and first and compiling_pays(clients, first) else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
-    if asked != "looped" and not runs_stacked(task, federation.train):
+    if asked != "looped" and not stackable(clients, first):
         raise UsageError(
             f"{type(task.module).__name__} cannot be stacked with vmap: its forward pass branches on values, "
             "or uses an operation without a batching rule; use --executor looped"
         )
-    return asked
+    return asked if asked != "looped" else loopable(clients, first)
 
 
-def chosen(task: Task, federation: Federation) -> str:
-    """The executor for a model and a device."""
+def _chosen(clients: Simulation, first: FirstRound | None) -> str:
+    """The executor for a model, a device and a method."""
+    task = clients.task
     if task.device.type == "cpu" and any(isinstance(m, ONE_BY_ONE) for m in task.module.modules()):
-        return "looped"
-    if not runs_stacked(task, federation.train):
-        warnings.warn(
-            f"{type(task.module).__name__} cannot be stacked with vmap; clients are trained one after another",
-            stacklevel=2,
-        )
-        return "looped"
-    return "stacked"
+        return loopable(clients, first)
+    if stackable(clients, first):
+        return "stacked"
+    looped = loopable(clients, first)
+    warnings.warn(
+        f"{type(task.module).__name__} cannot be stacked with vmap; clients are trained one after another", stacklevel=2
+    )
+    return looped
+
+
+def stackable(clients: Simulation, first: FirstRound | None) -> bool:
+    """Whether vmap can take the model, and every step of the method with it."""
+    task, train = clients.task, clients.federation.train
+    if not runs_stacked(task, train):
+        return False
+    return first is None or failure(clients, first, Stacked(task, train, launch, few=0)) is None
+
+
+def loopable(clients: Simulation, first: FirstRound | None) -> str:
+    """`looped`, for a model with which every step of the method can be taken one client after another."""
+    error = first and failure(clients, first, Looped(clients.task, clients.federation.train))
+    if error:
+        name, said = type(clients.task.module).__name__, f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UsageError(
+            f"model {name} cannot do what this method asks of it ({said[:300]}): choose another method, or change the "
+            "model"
+        ) from error
+    return "looped"
 
 
 def compiling_pays(clients: Simulation, first: FirstRound) -> bool:

@@ -101,8 +101,14 @@ class Shelf:
     def _mapped(self, path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> OnDisk:
         out = _map(path, shape, dtype, shared=True)
         out.shelf = self
-        weakref.finalize(out, path.unlink, missing_ok=True)  # who still looks at its pages may go on
+        weakref.finalize(out, _unlink, path)  # who still looks at its pages may go on
         return out
+
+
+def _unlink(path: Path) -> None:
+    """Windows keeps a file that is still mapped; the next run in its folder takes it away."""
+    with contextlib.suppress(PermissionError):
+        path.unlink(missing_ok=True)
 
 
 def link(rows: OnDisk, path: Path) -> None:

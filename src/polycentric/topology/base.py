@@ -133,6 +133,10 @@ class Topology(ABC):
         """Who averages with whom, in a line."""
         return self.line or type(self).__name__
 
+    def beware(self, rounds: int) -> str:
+        """What it will not do in a run of so many rounds, and what to set instead; empty: nothing to say."""
+        return ""
+
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """What is known of so many clients before anything is learned: of a graph, or of edges and their cells."""
         return {}

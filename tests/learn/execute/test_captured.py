@@ -34,7 +34,7 @@ def on(
     n = len(SIZES)
     rows = {name: row.repeat(n, 1) + torch.arange(n, device=device)[:, None] / 8 for name, row in task.start().items()}
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
-    captured, launched = (Stacked(task, federation.train, scan, in_place) for scan in (Captured(), launch))
+    captured, launched = (Stacked(task, federation.train, scan, in_place, few=0) for scan in (Captured(), launch))
     return captured, launched, Train(**{"lr": 0.05, "batch": 4} | changes), rows | {"start": rows["model"]}, cohort
 
 
@@ -143,7 +143,7 @@ def test_clients_of_many_sizes_need_few_graphs(blobs: Make, replays: list[str]) 
     n = federation.n_clients
     rows = {name: row.repeat(n, 1) for name, row in task.start().items()}
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
-    captured, launched = (Stacked(task, federation.train, scan) for scan in (Captured(), launch))
+    captured, launched = (Stacked(task, federation.train, scan, few=0) for scan in (Captured(), launch))
     train = Train(lr=0.05, batch=1, epochs=2)
     for _ in range(6):
         a = captured(train, rows, cohort)
@@ -208,7 +208,7 @@ def test_on_a_gpu_captured_is_launched(blobs: Make) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     captured, launched, train, rows, cohort = on("cuda", blobs, momentum=0.9, terms=(Prox(0.5),))
-    never = Stacked(captured.task, captured.split)
+    never = Stacked(captured.task, captured.split, few=0)
     for _ in range(3):
         a = captured(train, rows, cohort)
         with mock.patch.multiple(module, LONG=1 << 60, OFTEN=1 << 60):

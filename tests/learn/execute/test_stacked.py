@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from polycentric import Looped, Prox, Simulation, Stacked, Task, Train, fedavg
+from polycentric.learn.execute import stacked
 from polycentric.models import CharLSTM, lg_lenet
 from polycentric.round import run_round
 from support import Make, cohort_of, rows_of, small
@@ -142,3 +143,33 @@ def test_a_round_asks_its_device_for_one_number_a_block(sizes: list[int], blobs:
         after, _ = run_round(method, state, clients)
     assert after.centers["model"].is_meta
     assert (asked.questions, asked.waits) == (-(-len(sizes) // 3), 0)
+
+
+@pytest.mark.parametrize("options", [{}, *OPTIONS])
+def test_a_block_of_one_or_two_is_as_looped_and_overwrites_nothing(options: dict[str, Any], blobs: Make) -> None:
+    federation = blobs(sizes=(9, 14))
+    task, split = Task.of(federation, small, dtype=torch.float64), federation.train
+    train = Train(lr=0.05, epochs=2, batch=4, **options)
+    for some in ([0], [0, 1], [1, 0]):
+        cohort = cohort_of(split)[torch.tensor(some)]
+        rows = rows_of(task, len(some))
+        before = rows["model"].clone()
+        a, b = (run(task, split)(train, rows, cohort)["model"] for run in (Stacked, Looped))
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+        assert torch.equal(rows["model"], before)
+
+
+def test_whoever_is_left_over_in_a_block_is_not_stacked(blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = blobs(sizes=(40, 3, 12, 3, 3))
+    task, split = Task.of(federation, small, dtype=torch.float64), federation.train
+    plain, taken = stacked.one_by_one, list[tuple[int, int]]()
+
+    def counted(steps: Any, carry: Any, rows: Any, stretch: range) -> Any:
+        taken.append((len(stretch), len(carry["model"])))
+        return plain(steps, carry, rows, stretch)
+
+    monkeypatch.setattr(stacked, "one_by_one", counted)
+    train, rows, cohort = Train(lr=0.05, batch=1), rows_of(task, 5), cohort_of(split)
+    a, b = (run(task, split)(train, rows, cohort)["model"] for run in (Stacked, Looped))
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert taken == [(9, 2), (28, 1)], "steps 3 to 12 of two clients, then steps 12 to 40 of one"

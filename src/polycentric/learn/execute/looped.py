@@ -1,5 +1,7 @@
 """One client after another, in plain PyTorch: the readable reference that every other executor must equal."""
 
+from functools import cached_property, partial
+
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +12,8 @@ from ...stacks.draw import seeded
 from ...stacks.stack import Stacks
 from ...tasks.task import Batch, Task, parameter_key
 from ..batches import BatchSchedule, batch_at
-from ..learner import Client, Executor, Learner, Objective, UpdateSpec, stepped
-from .stackable import draws
+from ..learner import Client, Executor, Learner, LossOfOne, Objective, UpdateSpec, gradients_at_once, stepped
+from .stackable import draws, runs_stacked
 
 SMALL = 1 << 18  # numbers in a convolution's weight up to which channels had better come last
 FREE = (nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Flatten, nn.Linear, nn.Identity)
@@ -22,7 +24,7 @@ class Looped(Executor):
 
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
-        self.client = Client(task, gradient, self.descent)
+        self.client = Client(task, gradient, partial(descent, task), self._gradients)
         self.drawing = task.device if draws(task, split.x[:2]) else None
         self.last = task.device.type == "cpu" and split.x.dim() == 4 and likes_channels_last(task.module)
 
@@ -52,33 +54,48 @@ class Looped(Executor):
         batch = batch_at(self.task, self.split, schedule.augment, index, weight)
         return batch._replace(x=channels_last(batch.x)) if self.last else batch
 
-    def descent(self, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
-        """A plain step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
+    @cached_property
+    def _stackable(self) -> bool:
+        return runs_stacked(self.task, self.split)
 
-        An objective depends on the row through the module, of which the layers are differentiated by themselves, and
-        perhaps also on the row as such, in a penalty: the gradient is the sum of the two.
-        """
-        if spec.weight_decay or not isinstance(spec.rule, SGD):
-            return stepped(gradient(objective, params), params, moments, lr, spec)
-        whole = {name: w.detach().requires_grad_() for name, w in params.items()}
-        layouts = self.task.layouts
-        places = {k: v for name, w in params.items() if name in layouts for k, v in layouts[name].views(w).items()}
-        layers = {parameter_key(k): v.detach().requires_grad_() for k, v in places.items()}
-        with torch.enable_grad():
-            value = objective(whole | layers)
-        grads = torch.autograd.grad(value, [*layers.values(), *whole.values()], allow_unused=True)
-        rate = float(lr)
-        with torch.no_grad():
-            for w, g in zip([*places.values(), *params.values()], grads, strict=True):
-                if g is not None:
-                    w.sub_(g, alpha=rate)
-        return params
+    def _gradients(self, loss: LossOfOne, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Batched over the examples of a client where the module can be, one after another where it cannot."""
+        if self._stackable:
+            return gradients_at_once(loss, model, x, y)
+
+        def one(x: Tensor, y: Tensor) -> Tensor:
+            return gradient(lambda params: loss(params["model"], x, y), {"model": model})["model"]
+
+        return torch.stack([one(*example) for example in zip(x, y, strict=True)])
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
         with torch.no_grad():
             each = [self.task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
         return torch.stack(each)
+
+
+def descent(task: Task, objective: Objective, params: Stacks, moments: Stacks, lr: Tensor, spec: UpdateSpec) -> Stacks:
+    """A plain step in place, a layer at a time: the gradient is never put together to a row, and no row is copied.
+
+    An objective depends on the row through the module, of which the layers are differentiated by themselves, and
+    perhaps also on the row as such, in a penalty: the gradient is the sum of the two.
+    """
+    if spec.weight_decay or not isinstance(spec.rule, SGD):
+        return stepped(gradient(objective, params), params, moments, lr, spec)
+    whole = {name: w.detach().requires_grad_() for name, w in params.items()}
+    layouts = task.layouts
+    places = {k: v for name, w in params.items() if name in layouts for k, v in layouts[name].views(w).items()}
+    layers = {parameter_key(k): v.detach().requires_grad_() for k, v in places.items()}
+    with torch.enable_grad():
+        value = objective(whole | layers)
+    grads = torch.autograd.grad(value, [*layers.values(), *whole.values()], allow_unused=True)
+    rate = float(lr)
+    with torch.no_grad():
+        for w, g in zip([*places.values(), *params.values()], grads, strict=True):
+            if g is not None:
+                w.sub_(g, alpha=rate)
+    return params
 
 
 def likes_channels_last(module: nn.Module) -> bool:

@@ -26,6 +26,8 @@ class Steps:
     gather: Callable[[Tensor, Tensor], Batch]  # (index, weight) -> batch
     schedule: BatchSchedule  # in falling order of steps
     in_place: bool  # whether a step overwrites what it is given to carry
+    few: int  # clients that are taken one after another
+    take_alone: Callable[[Stacks, Stacks, Batch], Stacks]  # one step of one client, which may overwrite its carry
 
 
 # (steps, carry, rows) -> carry; nothing of the caller's is overwritten

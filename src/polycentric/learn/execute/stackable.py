@@ -10,7 +10,10 @@ from ...tasks.task import Batch, Task
 
 
 def runs_stacked(task: Task, split: Split) -> bool:
-    """Whether vmap can take this model; tried on two rows and two examples."""
+    """Whether vmap can take this model, where it learns and where it is scored; tried on two rows and two examples.
+
+    Torch has recurrences that it can batch where gradients are wanted, and cannot where none are.
+    """
     rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
     x = task.inputs(split.x[:1]).expand(2, 2, *split.x.shape[1:]).contiguous()
     y = task.targets(split.y[:1]).expand(2, 2, *split.y.shape[1:]).contiguous()
@@ -18,7 +21,10 @@ def runs_stacked(task: Task, split: Split) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.func.vmap(torch.func.grad(task.mean_loss), randomness="different")(rows, batch)
+            for loss in (task.mean_loss, task.quiet_loss):
+                torch.func.vmap(torch.func.grad(loss), randomness="different")(rows, batch)
+            with torch.no_grad():
+                torch.func.vmap(task.predict, randomness="different")(rows, x)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
     return True

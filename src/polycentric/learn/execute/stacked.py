@@ -25,9 +25,12 @@ from ..batches import BatchSchedule, batch_at
 from ..gpu.in_place import descend
 from ..gpu.overrides import use_gpu_kernels
 from ..learner import Client, Executor, Learner
+from . import looped
 from .captured import Captured
 from .scan import Scan, Steps, clients_in, copied, over_stretches
 from .stackable import draws
+
+FEW = 2  # clients whose steps cost less one after another than in a stack (docs/speed.md)
 
 
 class Stacked(Executor):
@@ -38,13 +41,24 @@ class Stacked(Executor):
         split: everybody's examples.
         scan: how the steps are taken; None: captured on a GPU, unless modules draw, and launched elsewhere.
         in_place: whether models move in place, layer by layer; None: on a GPU.
+        few: so many clients or fewer are taken one after another, as the looped executor takes them, wherever that many
+            are still at work: a stack's step costs more than two plain ones. None: 2 on a processor, none elsewhere.
     """
 
-    def __init__(self, task: Task, split: Split, scan: Scan | None = None, in_place: bool | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        split: Split,
+        scan: Scan | None = None,
+        in_place: bool | None = None,
+        few: int | None = None,
+    ) -> None:
         on_gpu = task.device.type == "cuda"
         in_place = on_gpu if in_place is None else in_place
         self.task, self.split = task, split
         self.client = Client(task, gradient, partial(descend, task) if in_place else None)
+        self.alone = Client(task, looped.gradient, partial(looped.descent, task))
+        self.few = (FEW if task.device.type == "cpu" else 0) if few is None else few
         self.drawing = task.device if draws(task, split.x[:2]) else None
         self.scan: Scan = scan or (Captured() if on_gpu and self.drawing is None else launch)
 
@@ -72,11 +86,13 @@ class Stacked(Executor):
     def steps(self, learner: Learner, schedule: BatchSchedule) -> Steps:
         """What a scan is given: the step of one client, for any number of them."""
 
-        def one(carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
-            return learner.step(carry, row, batch, self.client)
+        def one(client: Client, carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
+            return learner.step(carry, row, batch, client)
 
+        take = vmap(partial(one, self.client), randomness="different")
         gather = partial(batch_at, self.task, self.split, schedule.augment)
-        return Steps(learner, vmap(one, randomness="different"), gather, schedule, self.client.descent is not None)
+        in_place = self.client.descent is not None
+        return Steps(learner, take, gather, schedule, in_place, self.few, partial(one, self.alone))
 
     def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
         """Every client's model on its own examples."""
@@ -93,9 +109,24 @@ def launch(steps: Steps, carry: Stacks, rows: Stacks) -> Stacks:
 def launch_stretch(steps: Steps, carry: Stacks, rows: Stacks, stretch: range) -> Stacks:
     """Some steps of all clients given."""
     schedule, active = steps.schedule, clients_in(carry)
+    if active <= steps.few:
+        return one_by_one(steps, carry, rows, stretch)
     for s in stretch:
         carry = steps.take(carry, rows, steps.gather(schedule.index[s, :active], schedule.weight[s, :active]))
     return carry
+
+
+def one_by_one(steps: Steps, carry: Stacks, rows: Stacks, stretch: range) -> Stacks:
+    """Some steps of all clients given, one client after another."""
+    index, weight, counts = steps.schedule.index, steps.schedule.weight, steps.schedule.counts.tolist()
+    done = []
+    for k in range(clients_in(carry)):
+        mine, row = {n: v[k].clone() for n, v in carry.items()}, {n: v[k] for n, v in rows.items()}
+        for s in stretch:
+            here = slice(counts[s][k])
+            mine = steps.take_alone(mine, row, steps.gather(index[s, k, here], weight[s, k, here]))
+        done.append(mine)
+    return {n: torch.stack([mine[n] for mine in done]) for n in done[0]}
 
 
 def gradient(objective: Callable[[Stacks], Tensor], params: Stacks) -> Stacks:

@@ -66,6 +66,15 @@ class Splitting(Clustered):
         within(self, eps1=">= 0; try 0.25", eps2=">= 0; try 0.4", gamma="[0, 1]; try 0")
         within(self, t_min=">= 0; try 20", linkage=("single", "complete", "average"))
 
+    def beware(self, rounds: int) -> str:
+        """No split where the run is over before `t_min`."""
+        if rounds > self.t_min + 1 or not rounds:
+            return ""
+        return (
+            f"no center can split before round {self.t_min + 2} (t_min={self.t_min}), and the run has {rounds}: "
+            f"use more rounds, or a smaller t_min such as --set t_min={rounds // 3}"
+        )
+
     def remembers(self, n_clients: int) -> Stacks:
         """Where every client is, which child it goes to, its last |D_i| and |mean D|, every center's parent; splits."""
         alike = {

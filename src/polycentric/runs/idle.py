@@ -1,0 +1,78 @@
+"""Settings that would do nothing in a run: refused before it begins, or said where a method has no use for them.
+
+What never acts, whatever the method, is refused: a target accuracy where numbers are predicted. What a method has no
+use for is said, so that several methods can be compared under the same settings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from ..data import Federation
+from ..errors import require
+from ..simulate.clients import Simulation
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+PATIENT = 0.1  # share for validation where patience asks for some and nobody says how much
+
+
+def share_for_validation(settings: Settings) -> float:
+    """Of every client's training examples: patience needs some to go by."""
+    if settings.valid or not settings.patience:
+        return settings.valid
+    warnings.warn(
+        f"patience without valid: {PATIENT:.0%} of every client's training examples are taken for validation; --valid "
+        "sets the share",
+        stacklevel=3,
+    )
+    return PATIENT
+
+
+def refuse_idle(settings: Settings, federation: Federation, clients: Simulation) -> None:
+    """Refuse settings that can do nothing with these data and clients."""
+    numbers = federation.kind == "numbers"
+    require(
+        settings.target is None or not numbers,
+        f"target={settings.target} is an accuracy, and '{federation.name}' has numbers to predict: leave it out",
+    )
+    require(
+        not settings.optimistic or federation.kind == "classes",
+        f"optimistic chooses centers by their accuracy, and '{federation.name}' has no classes: leave it out",
+    )
+    require(
+        settings.monitor is None or len(federation.valid) > 0,
+        f"monitor={settings.monitor} needs a validation split: use --valid 0.1 (pc.load(..., valid=0.1))",
+    )
+    require(
+        settings.held_out_seed is None or settings.held_out > 0,
+        f"held_out_seed={settings.held_out_seed} draws nobody without held_out: use --held-out 0.2, or leave it out",
+    )
+    require(
+        settings.held_out == 0 or bool(clients.held_out_mask.any()),
+        f"held_out={settings.held_out:g} of {federation.n_clients} clients is nobody: use a larger share",
+    )
+    share = 0.0 if clients.attack is None else clients.attack.share
+    able = len(clients.everyone(0))
+    require(
+        share == 0 or bool(clients.attackers.any()),
+        f"attack with share={share:g} of {able} clients is nobody: use a larger share, or leave it out",
+    )
+
+
+def warn_idle(run: Run) -> None:
+    """Say what this method, in so many rounds, has no use for."""
+    from .loop import trainer_of
+
+    for exchange in run.method.exchanges:
+        if said := exchange.topology.beware(run.settings.rounds):
+            warnings.warn(f"{run.method.name}: {said}", stacklevel=3)
+    if run.settings.fine_tune > 1 and trainer_of(run.method) is None:
+        warnings.warn(
+            f"fine_tune={run.settings.fine_tune} does nothing in {run.method.name}, whose clients take no training "
+            "steps that could go on alone: there are no fine-tuned scores",
+            stacklevel=3,
+        )
