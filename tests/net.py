@@ -73,7 +73,8 @@ CASES: dict[str, str] = {
     "two models": "fedmes --set cells=overlap(u=2,v=2) --set models=2",
     "graphs: torus": "dpa-sgd --set graph=torus",
     "graphs: small world": "matcha --set graph=small-world(k=4,p=0.2) --set budget=0.4",
-    "last layer features": "fesem --set k=3 --set features=last_layer --set reseed=true --set newcomers=steps",
+    "last layer features": "fesem --set k=3 --set features=last_layer --set match=distance --set reseed=true --set "
+    "newcomers=steps",
     "optimistic": "fesem --set k=3 --optimistic --dissimilarity",
     "patience": "fedavg --valid 0.2 --patience 1 --rounds 8 --set lr=0.5",
     "target": "fedavg --target 0.3 --rounds 20",

@@ -99,9 +99,12 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names.spli
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("polycentric")
+        try:
+            return version("polycentric")
+        except PackageNotFoundError:  # run from a source tree that was not installed
+            return "unknown"
     if name not in _HOME:
         raise AttributeError(f"module 'polycentric' has no attribute '{name}'")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -63,7 +63,7 @@ SIZES = (11, 7, 12, 1, 9, 4, 3)
 PECULIAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "private parts": ("fedavg", {"cut": KeepPrivate("dense*"), "select": Uniform(n=5)}, {}),
     "private parts on disk": ("fedavg", {"cut": KeepPrivate("dense*"), "select": Uniform(n=5)}, {"state": "disk"}),
-    "last rows": ("fesem", {"absent": "last", "select": Uniform(n=5), "reseed": True}, {}),
+    "last rows": ("fesem", {"absent": "last", "select": Uniform(n=5), "match": "distance", "reseed": True}, {}),
     "robust": ("fedavg", {"aggregate": Krum()}, {}),
     "nobody comes": ("fedavg", {"select": Poisson(0.05)}, {}),
     "attacked": ("fedavg", {}, {"attack": SignFlip(0.3), "held_out": 0.2}),

@@ -30,6 +30,8 @@ from .assignment import ByDistance, inner_products
 from .seeding import lloyd, seeded
 from .splitting import cosines
 
+CLEARLY = 1e-6  # of the sum of squares, by which another grouping must be better than the present one
+
 
 @dataclass(frozen=True)
 class Anchored(ByDistance):
@@ -63,18 +65,29 @@ class Anchored(ByDistance):
         """The best grouping of the updates, under the labels that the fewest clients must change."""
         anchor = centers["model"].mean(0, dtype=torch.float64)
         gram = inner_products(sent["model"], self.spans, origin=anchor)
-        gram = cosines(gram) if self.by == "cosine" else gram
+        gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)  # what overflows has no direction
+        if not len(gram):  # nobody's answer was finite
+            return {}
         here = memory["assignment"].cpu()[cohort.index]
         draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
         starts = [here, *(seeded(gram, each, "kmeans++") for each in draws)]
         runs = [lloyd(gram, start, self.k, self.iterations) for start in starts]
-        total, found = min(runs, key=lambda run: run[0])  # the present groups win ties
-        spread = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
-        return {"distance": spread} | self.placed(memory, cohort, relabelled(found, here, self.k))
+        total, found = min(runs, key=lambda run: run[0])
+        if not total < spread(gram, here, self.k) - CLEARLY * float(gram.diag().sum()):
+            total, found = spread(gram, here, self.k), here  # nobody moves for a rounding
+        each = torch.full((len(cohort),), total / len(cohort), dtype=torch.float64)
+        return {"distance": each} | self.placed(memory, cohort, relabelled(found, here, self.k))
 
     def words(self, n_clients: int) -> str:
         """Who is grouped by what."""
         return f"{min(self.k, n_clients)} centers; clients are grouped by their updates from the mean of all centers"
+
+
+def spread(gram: Tensor, place: Tensor, k: int) -> float:
+    """The intra-cluster distance of a partition: sum_i G_ii - sum_k 1/n_k sum_{i,j in k} G_ij."""
+    belongs = torch.nn.functional.one_hot(place, k).double()
+    within = (belongs * (gram @ belongs)).sum(0) / belongs.sum(0).clamp(min=1)
+    return float((gram.diag().sum() - within.sum()).clamp(min=0))
 
 
 @dataclass(frozen=True)

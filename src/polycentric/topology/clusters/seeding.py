@@ -59,6 +59,8 @@ class Seeding(OneBecomesMany):
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best of many clusterings."""
+        if not len(cohort):  # nobody's answer was finite
+            return {}
         gram = inner_products(sent["model"], self.spans)
         if self.k > 1 and len(cohort) > 1 and not float(gram.diag().max()) > 0:
             warnings.warn(
