@@ -18,7 +18,7 @@ import dataclasses
 import time
 
 import torch
-from gpu import UpdateSpec, arguments, in_turns, kernels, told, wait
+from gpu import Way, arguments, in_turns, kernels, told, wait
 from torch.nn.functional import cross_entropy
 
 from polycentric import Federation, fesem, load
@@ -45,7 +45,7 @@ def fewer(federation: Federation, writers: int | None, most: int | None) -> Fede
     return dataclasses.replace(federation, clients=federation.clients[:n], group=None, protected=None, **parts)
 
 
-def without_borders(run: Run) -> UpdateSpec:
+def without_borders(run: Run) -> Way:
     """One module on everybody's examples, one epoch in a fixed shuffled order."""
     task, data = run.clients.task, run.federation.train
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).to(task.device)
@@ -79,7 +79,7 @@ def main() -> None:
         wait(device)
         print(f"round {state.round}, {len(trips[-1].arrived)} writers: {time.perf_counter() - began:.1f} s", flush=True)
     exchange, everyone = run.method.at(state.round)[-1], run.clients.everyone(state.round)
-    ways: dict[str, UpdateSpec] = {
+    ways: dict[str, Way] = {
         "ours": lambda: run_round(run.method, state, run.clients),
         "learning": lambda: [None for _ in run.clients.answers(exchange, state, everyone)],
         "limit": without_borders(run),
