@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -159,6 +160,10 @@ class Run:
 
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
+        with nullcontext() if self.folder is None else self.folder.alone():
+            return self._go()
+
+    def _go(self) -> Run:
         began = time.monotonic()
         self.state = self.stored(self.state)
         self._tell("on_start")
