@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -324,20 +324,28 @@ from polycentric.runs.grid import run_cells
 from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
 warnings.simplefilter("ignore")
-real = Run._round
-Run._round = lambda self: (time.sleep(float(sys.argv[3])), real(self))[1]
+real, let_go = Run._round, Path(sys.argv[1]) / "go"
+def wait(self):
+    while not let_go.exists():
+        time.sleep(0.01)
+    return real(self)
+Run._round = wait
 found = run_cells([Settings.of(one) for one in json.loads(sys.argv[2])], Path(sys.argv[1]))
 print(json.dumps(found))
 """
 
 
-def other_process(parent: Path, seconds: float) -> subprocess.Popen[str]:
-    """Another process over the same cells, which is in the first of them when this returns."""
+@contextmanager
+def other_process(parent: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process over the same cells, in the first round of the first until there is a file go."""
     cells = json.dumps([cell.model_dump() for cell in FOUR])
-    words = [sys.executable, "-c", CELLS, str(parent), cells, str(seconds)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    until(lambda: (run_dir(FOUR[0], parent) / "metrics.jsonl").is_file())
-    return process
+    words = [sys.executable, "-c", CELLS, str(parent), cells]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as other:
+        try:
+            until(lambda: (run_dir(FOUR[0], parent) / "metrics.jsonl").is_file())
+            yield other
+        finally:
+            other.kill()
 
 
 def logs(parent: Path) -> list[str]:
@@ -347,27 +355,36 @@ def logs(parent: Path) -> list[str]:
 def test_two_processes_over_the_same_cells_run_each_once(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "POLL_SECONDS", 0.02)
     told: list[tuple[int, str]] = []
-    other = other_process(tmp_path, 0.2)
-    with pytest.warns(UserWarning, match=f"waiting for process {other.pid} on host"):
-        mine = run_cells(FOUR, tmp_path, progress=lambda done, _, s: told.append((done, s.get("waiting", ""))))
-    theirs = json.loads(other.communicate()[0])
+
+    def progress(done: int, total: int, summary: dict[str, Any]) -> None:
+        told.append((done, summary.get("waiting", "")))
+        if "waiting" in summary:
+            (tmp_path / "go").touch()
+
+    with other_process(tmp_path) as other:
+        with pytest.warns(UserWarning, match=f"waiting for process {other.pid} on host"):
+            mine = run_cells(FOUR, tmp_path, progress=progress)
+        theirs = json.loads(other.communicate(timeout=60)[0])
     assert mine == theirs and [(s["method"], s["seed"]) for s in mine] == [(c.method, c.seed) for c in FOUR]
     assert [text.count("ended after round 4") for text in logs(tmp_path)] == [1] * 4
     assert not any("resumed" in text or "taken over" in text for text in logs(tmp_path))
-    assert [done for done, waiting in told if not waiting] == [1, 2, 3, 4]
-    assert any(waiting.startswith(f"process {other.pid} ") for _, waiting in told)
+    assert [done for done, _ in told] == [1, 2, 3, 3, 4] and told[3][1].startswith(f"process {other.pid} ")
     assert not list(tmp_path.rglob(LOCK))
 
 
 @only_posix
 def test_the_cell_of_a_process_that_is_killed_is_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "POLL_SECONDS", 0.02)
-    other = other_process(tmp_path / "a", 60)
-    killer = threading.Timer(0.5, other.send_signal, [signal.SIGKILL])
-    killer.start()
-    with pytest.warns(UserWarning, match=f"waiting for process {other.pid} on host"):
-        found = run_cells(FOUR, tmp_path / "a")
-    other.communicate()
+
+    def progress(done: int, total: int, summary: dict[str, Any]) -> None:
+        if "waiting" in summary:
+            other.kill()
+
+    with (
+        other_process(tmp_path / "a") as other,
+        pytest.warns(UserWarning, match=f"waiting for process {other.pid} on host"),
+    ):
+        found = run_cells(FOUR, tmp_path / "a", progress=progress)
     assert [f"taken over from process {other.pid}" in text for text in logs(tmp_path / "a")] == [True] + [False] * 3
     kept = [{k: v for k, v in s.items() if k not in ("seconds", "run_dir")} for s in found]
     again = run_cells(FOUR, tmp_path / "b")
