@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +49,7 @@ def run(
     from ..simulate.ranks import join_ranks
     from .screen import progress
 
-    with join_ranks(wait) as ranks:
+    with ExitStack() as alone_there, join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
             asked = settings_of(method, options, check=False, trust=trust)  # it is built right away
@@ -57,6 +58,7 @@ def run(
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
                 folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
+                alone_there.enter_context(folder.alone())
                 attach_folder(made, folder)
                 made.callbacks += tuple(trackers)
         again = f"polycentric resume {folder.path}" if folder else ""
@@ -64,13 +66,12 @@ def run(
             made.callbacks += watching
             made.go()
         below = _share_below_alone(asked, made, hidden) if alone else None
-    if folder is None:  # another rank speaks for all
-        return
-    summary = made.summary()
-    if below is not None:
-        summary["metrics"] |= plain({"share_below_alone": below})
-        folder.write_json("summary.json", summary)
-    _told(summary, folder, as_json)
+        summary = made.summary() if folder else {}
+        if folder and below is not None:
+            summary["metrics"] |= plain({"share_below_alone": below})
+            folder.write_json("summary.json", summary)
+    if folder:  # else another rank speaks for all
+        _told(summary, folder, as_json)
 
 
 def resume(

@@ -100,6 +100,7 @@ def counting(title: str, total: int, quiet: bool = False) -> Iterator[Any]:
 
         def told(done: int, total: int, summary: dict[str, Any]) -> None:
             shown = "diverged" if "diverged" in summary else _score(summary.get("metrics", {}))
+            shown = f"waiting for {summary['waiting']}" if "waiting" in summary else shown
             bar.update(task, completed=done, numbers=f"{summary.get('method', '')} seed {summary.get('seed')} {shown}")
 
         yield told

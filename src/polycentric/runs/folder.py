@@ -11,6 +11,7 @@ checkpoints/       the newest states, each a safetensors file and a manifest wit
 best.*             the best state on the validation split
 state/             what clients keep, where it is held on disk
 log.txt            lines for people
+lock.json          who writes here, while somebody does: `runs.lock`
 
 Every file is written whole or not at all. A checkpoint counts only if its digests are right and it belongs to this run
 (`identity`); a damaged one is passed over for the one before. A resumed run ends with the very bytes of an
@@ -46,6 +47,7 @@ from .checkpoint import (
     save_state,
     writing,
 )
+from .lock import Lock
 from .settings import Settings
 
 KEEP = 3  # checkpoints kept
@@ -62,10 +64,15 @@ def file_name(words: str) -> str:
 
 
 class Folder:
-    """A run's folder. `Folder.new` never takes over another run's; `Folder.open` wants one that is there."""
+    """A run's folder. `Folder.new` never takes over another run's; `Folder.open` wants one that is there.
+
+    Who only reads needs no lock. Who writes claims it: `Run.go` releases it, also after an error and after Ctrl-C.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: Lock | None = None
+        self._kept = 0  # how many `alone` are around what is being done
 
     @staticmethod
     def new(path: Path) -> Folder:
@@ -99,9 +106,42 @@ class Folder:
             if inside := sorted(config.parent for config in path.glob("*/config.json")):
                 raise UsageError(f"{path} is not the folder of a run, but has {len(inside)} in it: {_runs_of(inside)}")
             raise UsageError(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
-        for left in [*path.glob(".*.tmp"), *path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
-            left.unlink(missing_ok=True)
         return Folder(path)
+
+    def claim(self) -> None:
+        """Be the only one who writes here, until `release`; refused where somebody else does."""
+        if self._lock is not None and self._lock.ours:
+            return
+        with writing(self.path):
+            lock = Lock(self.path)
+            ended = lock.take()
+            self._lock = lock
+            if ended is not None:
+                self.log(f"taken over from {ended}, which has ended")
+            for left in [*self.path.glob(".*.tmp"), *self.path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
+                left.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let others write here, unless there is an `alone` around this."""
+        if self._lock is not None and not self._kept:
+            self._lock.release()
+            self._lock = None
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Folder]:
+        """Be the only one who writes here within this block."""
+        self.claim()
+        self._kept += 1
+        try:
+            yield self
+        finally:
+            self._kept -= 1
+            self.release()
+
+    def keep(self) -> None:
+        """Tell others that somebody still writes here, and end where it is no longer this process."""
+        if self._lock is not None:
+            self._lock.keep()
 
     def write_config(self, settings: Settings, given: Sequence[str]) -> None:
         """The settings, and the names of what was given as objects of Python that no words say."""

@@ -1,8 +1,9 @@
 """Many runs as one table: every cell in a folder of its own, done once, gone on with after an interruption.
 
 A cell's folder is named by a digest of its settings. A cell with a summary is read, one that was begun is
-resumed, and only the others are run; so a table that was interrupted goes on where it stopped. `compare` makes a table
-of methods on the same federation over several seeds, with a row for each method.
+resumed, and only the others are run; so a table that was interrupted goes on where it stopped. A cell that another
+process writes is left to it: the others are run first, and then it is waited for. `compare` makes a table of methods on
+the same federation over several seeds, with a row for each method.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,16 @@ from ..errors import Diverged
 from ..language import files_of, settings_in
 from ..language.own_code import digest_of, own_names
 from .folder import Folder, file_name
+from .lock import BeingWritten, refused, writer
 from .paired import leading, reference_of, served, with_differences
 from .recipes import parameters
 from .settings import Settings, unbracketed
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
 
-ProgressCallback = Callable[[int, int, dict[str, Any]], None]  # (cells done, cells in all, the newest summary)
+# (cells done, cells in all, the newest summary; or the cell that is waited for, with `waiting`: for whom)
+ProgressCallback = Callable[[int, int, dict[str, Any]], None]
+POLL_SECONDS = 0.5
+SILENT_SECONDS = 900.0  # without a sign of a process on another machine, nobody waits for it any longer
 
 
 def digest(settings: Settings) -> str:
@@ -71,57 +78,119 @@ def run_cell(
     settings: Settings, parent: Path, federation: Federation | None = None, *, beside: int = 1
 ) -> dict[str, Any]:
     """The summary of one cell, run only as far as it has to be, with so many `beside` each other."""
-    return finished(settings, parent) or _run_cell(settings, parent, federation, beside)
+    return finished(settings, parent) or _run_cell(settings, parent, lambda: federation, beside)
 
 
-def _run_cell(settings: Settings, parent: Path, federation: Federation | None, beside: int = 1) -> dict[str, Any]:
-    path, given = run_dir(settings, parent), Given(federation=federation)
-    try:
-        if Folder(path).begun:
-            return resumed(Folder.open(path), given)[0].go().summary()
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        return attach_folder(prepared(settings, given, beside=beside), Folder(path)).go().summary()
-    except Diverged as error:
-        found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
-        Folder(path).write_json("summary.json", found)  # it would diverge again: once is enough
-        return found
+def _run_cell(
+    settings: Settings, parent: Path, federation: Callable[[], Federation | None], beside: int = 1
+) -> dict[str, Any]:
+    path = run_dir(settings, parent)
+    (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    with Folder(path).alone() as folder:
+        if folder.finished:  # by whoever wrote it until now
+            return folder.read_json("summary.json")
+        try:
+            given = Given(federation=federation())
+            if folder.begun:
+                return resumed(folder, given)[0].go().summary()
+            return attach_folder(prepared(settings, given, beside=beside), folder).go().summary()
+        except Diverged as error:
+            found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
+            folder.write_json("summary.json", found)  # it would diverge again: once is enough
+            return found
 
 
 def run_cells(
     cells: Sequence[Settings], parent: Path, *, jobs: int = 1, progress: ProgressCallback | None = None
 ) -> list[dict[str, Any]]:
-    """The summaries of all cells, in their order. `jobs` > 1 runs so many processes beside each other."""
+    """The summaries of all cells, in their order. `jobs` > 1 runs so many processes beside each other.
+
+    Cells that other processes write are waited for last of all, with no lock held; and if they end, taken over.
+    """
     parent.mkdir(parents=True, exist_ok=True)
-    if jobs > 1:
-        return _beside_each_other(cells, parent, jobs, progress)
-    out: list[dict[str, Any]] = []
-    federations: dict[Any, Federation] = {}
-    for cell in cells:
-        done = finished(cell, parent)
-        if done is None:  # only then are data needed
-            dealt = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.standardise)
-            data = (*dealt, cell.valid, cell.patience)
-            if data not in federations:
-                federations = {data: load_data(cell)}  # the newest only: cells of one federation stand together
-            done = _run_cell(cell, parent, federations[data])
-        out.append(done)
+    out: dict[int, dict[str, Any]] = {}
+
+    def told(place: int, summary: dict[str, Any]) -> None:
+        out[place] = summary
         if progress:
-            progress(len(out), len(cells), out[-1])
-    return out
+            progress(len(out), len(cells), summary)
+
+    left = list(range(len(cells)))
+    while left:
+        for place in left:
+            if jobs > 1 and (summary := finished(cells[place], parent)):  # no process is started for what is there
+                told(place, summary)
+        if jobs > 1:
+            _beside_each_other(cells, [place for place in left if place not in out], parent, jobs, told)
+        else:
+            _one_by_one(cells, left, parent, told)
+        left = [place for place in left if place not in out]
+        if left:
+            _wait_for_others(
+                [cells[place] for place in left], parent, partial(progress or _unsaid, len(out), len(cells))
+            )
+    return [out[place] for place in range(len(cells))]
+
+
+def _unsaid(*_: object) -> None: ...
+
+
+def _wait_for_others(cells: Sequence[Settings], parent: Path, say: Callable[[dict[str, Any]], None]) -> None:
+    """Until one of the cells that others write is finished or free."""
+    signs, heard, said = dict[Path, float](), time.monotonic(), ""
+    while True:
+        unknown = []
+        for cell in cells:
+            path = run_dir(cell, parent)
+            found = writer(path)
+            if found is None or Folder(path).finished:
+                return
+            owner, sign = found
+            if signs.get(path) != sign:  # a file's times are another machine's: only that they change means something
+                signs[path], heard = sign, time.monotonic()
+            unknown += [(path, owner)] * (owner.alive() is None)
+            if not said:
+                said = f"waiting for {owner}, which writes {path}"
+                warnings.warn(said, stacklevel=3)
+                say({"method": cell.method, "seed": cell.seed, "run_dir": str(path), "waiting": str(owner)})
+        if len(unknown) == len(cells) and time.monotonic() - heard > SILENT_SECONDS:
+            raise refused(*unknown[0])
+        time.sleep(POLL_SECONDS)
+
+
+def _one_by_one(
+    cells: Sequence[Settings], left: Sequence[int], parent: Path, told: Callable[[int, dict[str, Any]], None]
+) -> None:
+    """Run cells in this process, but for those that others write."""
+    federations: dict[Any, Federation] = {}
+
+    def dealt(cell: Settings) -> Federation:
+        how = (cell.data, cell.partition, cell.clients, cell.seed, cell.data_seed, cell.standardise)
+        data = (*how, cell.valid, cell.patience)
+        if data not in federations:
+            federations.clear()  # the newest only: cells of one federation stand together
+            federations[data] = load_data(cell)
+        return federations[data]
+
+    for place in left:
+        done = finished(cells[place], parent)
+        if done is None:  # only then are data needed
+            try:
+                done = _run_cell(cells[place], parent, partial(dealt, cells[place]))
+            except BeingWritten:
+                continue
+        told(place, done)
 
 
 def _beside_each_other(
-    cells: Sequence[Settings], parent: Path, jobs: int, progress: ProgressCallback | None
-) -> list[dict[str, Any]]:
+    cells: Sequence[Settings],
+    left: Sequence[int],
+    parent: Path,
+    jobs: int,
+    told: Callable[[int, dict[str, Any]], None],
+) -> None:
     """Cells for which memory is too short beside the others are run again, half as many at a time."""
     context = multiprocessing.get_context("spawn")  # a forked child cannot use a GPU its parent has used
-    found = [finished(cell, parent) for cell in cells]  # no process is started for what is there
-    out: list[dict[str, Any]] = [summary or {} for summary in found]
-    left, done = [place for place, summary in enumerate(found) if summary is None], 0
-    for summary in filter(None, found):
-        done += 1
-        if progress:
-            progress(done, len(cells), summary)
     while left:
         short = []
         others = set(multiprocessing.active_children())
@@ -131,15 +200,13 @@ def _beside_each_other(
                 for future in as_completed(waiting):
                     place = waiting[future]
                     try:
-                        out[place] = future.result()
+                        told(place, future.result())
+                    except BeingWritten:
+                        continue
                     except torch.OutOfMemoryError:
                         if jobs == 1:
                             raise
                         short.append(place)
-                        continue
-                    done += 1
-                    if progress:
-                        progress(done, len(cells), out[place])
             except BaseException:  # Ctrl-C, or a cell that cannot be run: nobody waits for the other cells
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in set(multiprocessing.active_children()) - others:
@@ -150,7 +217,6 @@ def _beside_each_other(
             warnings.warn(
                 f"not enough memory for {len(left)} runs at once: they continue, {jobs} at a time", stacklevel=2
             )
-    return out
 
 
 def _work(settings: Settings, parent: Path, beside: int = 1) -> dict[str, Any]:

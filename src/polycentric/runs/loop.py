@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -160,6 +161,10 @@ class Run:
 
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
+        with nullcontext() if self.folder is None else self.folder.alone():
+            return self._go()
+
+    def _go(self) -> Run:
         began = time.monotonic()
         if self.state.round < self.settings.rounds:
             warn_idle(self)

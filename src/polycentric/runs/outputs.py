@@ -52,6 +52,7 @@ class Recorder(Callback):
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
         """A checkpoint, when it is time."""
+        self.folder.keep()
         if lost := run.tally.dropped - self.dropped:
             self.folder.log(
                 f"round {run.state.round - 1}: {lost} client updates were NaN or infinite and were left out"

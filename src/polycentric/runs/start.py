@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -342,7 +343,7 @@ def prepared(
 
 
 def attach_folder(made: Run, folder: Folder) -> Run:
-    """Give a run its folder, and write there what it was made from."""
+    """Give a run its folder, which nobody else may write until it ends, and write there what it was made from."""
     # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
     found: dict[str, Any] = {"executor": made.clients.executor, "device": str(made.clients.task.device)}
     if made.settings.patience and not made.settings.valid and made.federation.source:  # as it was loaded
@@ -351,15 +352,29 @@ def attach_folder(made: Run, folder: Folder) -> Run:
         found |= {"block": made.clients.block}
     if made.clients.ranks.size > 1:  # and with any number of ranks
         found |= {"device": made.clients.task.device.type}
-    folder.write_config(made.settings.changed(**found), made.given)
-    folder.write_json("environment.json", environment(made))
-    return _recorded(made, folder)
+    with _released_on_error(folder):
+        folder.claim()
+        require(not folder.begun, f"{folder.path} is another run's by now: choose another --out")
+        folder.write_config(made.settings.changed(**found), made.given)
+        folder.write_json("environment.json", environment(made))
+        return _recorded(made, folder)
 
 
 def _recorded(made: Run, folder: Folder) -> Run:
     made.folder = folder
     made.callbacks = (Recorder(folder, identity(made)), *made.callbacks)
     return made
+
+
+@contextmanager
+def _released_on_error(folder: Folder | None) -> Iterator[None]:
+    """A run that cannot be made does not keep its folder from others."""
+    try:
+        yield
+    except BaseException:
+        if folder:
+            folder.release()
+        raise
 
 
 def resumed(
@@ -374,9 +389,17 @@ def resumed(
     It goes on with as many threads as it began with: sums depend on them. Of several ranks only the first has the
     folder: it tells the others what is in it.
     """
+    with _released_on_error(folder):
+        return _resumed(folder, given, ranks, rounds, trust)
+
+
+def _resumed(
+    folder: Folder | None, given: Given, ranks: Ranks, rounds: int | None, trust: bool
+) -> tuple[Run, list[str]]:
     told = ""
     with ranks.together():
         if folder:
+            folder.claim()
             settings, needs = folder.read_config(trust)
             _handed_over(folder, needs, given)
             threads = folder.read_json("environment.json").get("threads")
@@ -400,9 +423,15 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
 
     `made` must be built from the same method, data, model and settings as the run that was interrupted.
     """
+    with _released_on_error(folder):
+        return _continued(made, folder)
+
+
+def _continued(made: Run, folder: Folder | None) -> list[str]:
     ranks, problems, checkpoint = made.clients.ranks, list[str](), None
     with ranks.together():
         if folder:
+            folder.claim()
             check_the_same(made, folder)
             checkpoint, problems = folder.load(made.clients.task.device, identity(made))
             made.folder = folder
