@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORES  := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test test-long check format bench speed clean
+.PHONY: help demo test test-long mutants check format bench speed clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
@@ -26,6 +26,9 @@ test: $(VENV)/.dev ## the test suite, in parallel over the cores
 
 test-long: $(VENV)/.dev ## checks that take minutes
 	$(BIN)/python -m pytest -m long
+
+mutants: $(VENV)/.dev ## change one operator of an equation at a time, and say which changes no test notices; minutes
+	$(BIN)/python tests/mutants.py
 
 check: $(VENV)/.dev ## lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -47,7 +47,7 @@ from polycentric.runs.loop import Run
 from polycentric.runs.recipes import parameters
 from polycentric.runs.start import prepare
 from polycentric.simulate.auto_executor import EXECUTORS
-from polycentric.stacks.stack import WHOLE, Layout
+from polycentric.stacks.stack import Cut, Layout
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered
 from polycentric.topology.graphs.networks import Network, graph_of
 from support import Make, every_executor, recorded, small, went_on
@@ -712,7 +712,17 @@ def columns(prepared: Run, pattern: str) -> Tensor:
 
 
 def test_sharing_everything_is_fedavg(blobs: Make) -> None:
-    assert_close(after(fedavg(cut=WHOLE, **TRAINING), blobs()), after(fedavg(**TRAINING), blobs()))
+    """Two stacks that both travel are the whole model; where one of them stays at home, they are not."""
+    cut = Cut({"body": ("dense*",)})
+    (exchange,) = fedavg(**TRAINING).exchanges
+    both = Method.of("both", replace(exchange, receives=("model", "body"), sends=("model", "body")), cut=cut)
+    prepared, whole = ready(both, blobs()), after(fedavg(**TRAINING), blobs()).centers["model"]
+    state = rounds_of(prepared, 3)
+    head, body = columns(prepared, "head"), columns(prepared, "dense")
+    torch.testing.assert_close(state.centers["model"], whole[:, head], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(state.centers["body"], whole[:, body], rtol=1e-10, atol=1e-10)
+    shared = after(fedavg(cut=KeepPrivate("dense*"), **TRAINING), blobs()).centers["model"]
+    assert not torch.allclose(shared, whole[:, head])
 
 
 @every_executor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -122,6 +123,18 @@ def test_two_groups_with_opposite_updates_are_split_exactly() -> None:
     assert memory["parent"].tolist() == [-1, 0, 0]
     for row in new["model"]:  # both children begin from the parent
         torch.testing.assert_close(row, sent.mean(0))
+
+
+@pytest.mark.parametrize("cross", [-0.5, 0.0, 0.4])
+def test_gamma_is_compared_with_the_root(cross: float) -> None:
+    """Two pairs whose updates have the cosine `cross`: they part where sqrt((1 - cross) / 2) > gamma, and not above."""
+    across = torch.full((4, 4), cross, dtype=torch.float64)
+    pair = torch.tensor([0, 0, 1, 1])
+    products = torch.where(pair[:, None] == pair, 1.0, across)
+    limit = math.sqrt((1 - cross) / 2)
+    for gamma, parts in ((limit - 1e-6, True), (limit + 1e-6, False)):
+        found = replace(ALWAYS, gamma=gamma).split(products, mean=0.0)
+        assert (found is not None) == parts
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,17 @@ def test_bad_settings_are_refused(make: Any, given: dict[str, Any], said: str) -
         make(**given)
 
 
+def test_beta_is_one_over_one_more_than_the_neighbourhood(blobs: Make) -> None:
+    """On a ring N(k) is a client and its two neighbours: 1/4; of five on the complete graph 1/6."""
+    for graph, beta in ((Ring(), 1 / 4), (Complete(), 1 / 6)):
+        state, same, other = (
+            rounds_of(dpa_sgd(graph=graph, beta=share, **TRAINING), blobs((6, 7, 8, 9, 5)))[-1]
+            for share in (None, beta, 1 / (1 / beta - 1))
+        )
+        torch.testing.assert_close(state.memory["covariance"], same.memory["covariance"], **CLOSE)
+        assert not torch.allclose(state.memory["covariance"], other.memory["covariance"])
+
+
 @pytest.mark.parametrize("beta", [0.0, -0.1, 1.5, math.nan])
 def test_beta_is_a_share(beta: float) -> None:
     with pytest.raises(UsageError, match=r"beta must be in \(0, 1\]"):

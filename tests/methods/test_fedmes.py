@@ -42,7 +42,7 @@ from polycentric.runs.folder import Folder
 from polycentric.runs.recipes import build_method
 from polycentric.stacks.cohort import Cohort
 from polycentric.topology import CellClusters, Cells, TwoLevel
-from polycentric.topology.cells.consensus import chain_zeta, edge_facts
+from polycentric.topology.cells.consensus import chain_zeta, edge_facts, stationary
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.cells.tables import GivenCells
@@ -232,6 +232,26 @@ def test_zeta_is_the_rate_at_which_edges_agree_when_nobody_learns():
         centers = topology.up(memory, cohort, "model") @ local
         spread.append(float((centers - centers.mean(0)).norm()))
     assert spread[-1] / spread[-2] == pytest.approx(facts.zeta, rel=1e-6)
+
+
+@pytest.mark.parametrize("dense", [1, 400])
+def test_what_edges_agree_on_counts_clients_by_the_stationary_vector(dense, monkeypatch):
+    """Mixed for long, every client's model is the mean weighed by `counts`: edges of unequal cells, a bridge of 1.3."""
+    monkeypatch.setattr("polycentric.topology.cells.consensus.DENSE", dense)
+    cells = torch.zeros(5, 12, dtype=torch.int64)
+    for edge, (first, last) in enumerate(((0, 3), (2, 6), (5, 8), (7, 9), (8, 12))):
+        cells[edge, first:last] = 1
+    facts = edge_facts(Cells(cells, 1.3), 12)
+    long = torch.matrix_power(torch.as_tensor(facts.chain.toarray()), 5000)
+    torch.testing.assert_close(torch.as_tensor(stationary(facts.chain)).expand(5, 5), long, rtol=1e-8, atol=1e-9)
+    assert float(facts.counts.mean()) == pytest.approx(1)
+    assert float(facts.counts.max() - facts.counts.min()) > 0.1
+    assert not torch.allclose(facts.counts, facts.columns, atol=1e-3)  # one step is not the long run
+
+
+def test_clients_count_the_same_where_a_bridge_counts_half():
+    counts = edge_facts(Cells(Overlap(2, 1), 0.5), 9).counts
+    torch.testing.assert_close(counts, torch.ones(9, dtype=torch.float64))
 
 
 def test_zeta_of_many_edges_is_found_without_all_the_others(monkeypatch):

@@ -92,15 +92,34 @@ def test_moving_clients_are_placed_again_and_others_are_not(rotated: Federation)
 @LAW
 @given(st.integers(0, 10**6), st.sampled_from([1e6, -1e6, 50.0]), st.integers(0, 2))
 def test_centers_stay_in_the_honest_range(seed: int, lie: float, bad: int) -> None:
-    """T3, through the clustering: two groups of ten, at most floor(0.2 * 10) attackers in each."""
-    rows, truth = groups(seed, 2, 10)
+    """T3, through the clustering: two groups of ten, and at most floor(0.2 * 10) attackers wherever they go."""
+    rows, truth = groups(seed, 2, 10, apart=100.0)
     honest = rows.clone()
-    for g in range(2):
-        rows[(truth == g).nonzero()[:bad, 0]] += lie
+    rows[(truth == 0).nonzero()[:bad, 0]] += lie
     rule = pc.TrimmedMean(0.2)
-    for g in range(2):
-        center, mine = rule.of(rows[truth == g]), honest[truth == g][bad:]
+    found = placed(TrimmedSeeding(2, rule=rule, outliers=0.2), rows)
+    liar = (rows != honest).any(1)
+    assert agreement(found[~liar].numpy(), truth[~liar].numpy()) == 1.0
+    for g in torch.unique(found).tolist():
+        center, mine = rule.of(rows[found == g]), honest[(found == g) & ~liar]
         assert bool((center >= mine.min(0).values - 1e-9).all()) and bool((center <= mine.max(0).values + 1e-9).all())
+
+
+@pytest.mark.parametrize("outliers", [0.1, 0.2, 0.29])
+def test_as_many_rows_as_are_outliers_count_nowhere(outliers: float) -> None:
+    """floor(outliers n) of a hundred: the farthest are no seeds, and the distance is that of the others."""
+    topology = TrimmedSeeding(2, rule=pc.TrimmedMean(0.2), outliers=outliers)
+    distance = torch.arange(100, dtype=torch.float64) + 1
+    inner = topology._inner(distance)
+    assert int((inner == 0).sum()) == round(100 * outliers)
+    assert torch.equal(inner[inner > 0], distance[: 100 - round(100 * outliers)])
+    rows = torch.zeros(100, 2, dtype=torch.float64)
+    rows[:50, 0] += 10
+    rows[-round(100 * outliers) :] += 1e4 * random(0, round(100 * outliers), 2)
+    for restart in range(10):
+        total, _ = topology.trimmed(rows, everyone(100), restart)
+        seeds = topology._seeds(rows, [(restart + 0.5) / 20, 0.999999])  # the second is drawn as late as can be
+        assert float(seeds[:50].min(1).values.max()) == 0 and total >= 0
 
 
 @LAW

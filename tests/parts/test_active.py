@@ -21,7 +21,6 @@ from polycentric import (
     Active,
     Federation,
     Method,
-    Star,
     State,
     Stragglers,
     Uniform,
@@ -38,10 +37,13 @@ from polycentric import (
     reptile,
     run_round,
 )
+from polycentric.parts import inclusion
+from polycentric.parts.inclusion import arrive_first
 from polycentric.parts.select import Select
 from polycentric.runs.loop import Run
 from polycentric.simulate.clock import Traffic, traffic
 from polycentric.stacks.cohort import Cohort
+from polycentric.stacks.draw import normal
 from polycentric.stacks.stack import Stacks
 from support import Make, every_executor, ready
 
@@ -370,35 +372,101 @@ def test_a_value_is_one_number_more_on_the_way_up(blobs: Make) -> None:
 # -- weighing ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("explore", [0.0, 0.2])
-def test_weighing_makes_the_mean_that_of_all_clients_again(explore: float) -> None:
-    # A mean that is divided by its weights is unbiased up to a part that vanishes as cohorts grow.
-    values = torch.linspace(0, 4, 60, dtype=torch.float64)
-    memory, everyone = told(*values.tolist()), clients(60)
-    select = Active(15, ignore=0.0, sharpness=0.6, explore=explore, weigh=True)
-    draws = [select(memory, clients(60, round)) for round in range(250)]
-    for star in (Star(equal=True), Star()):
-
-        def mean(cohort: Cohort, star: Star = star) -> float:
-            return float(star.up(memory, cohort, "model") @ values[cohort.index, None])
-
-        plain, weighed = (
-            sum(map(mean, cohorts)) / len(draws) - mean(everyone)
-            for cohorts in ([replace(cohort, count=None) for cohort in draws], draws)
-        )
-        assert plain > 0.3
-        assert abs(weighed) < plain / 5
+def drawn_in_turn(rates: list[float], n: int) -> Tensor:
+    """Chances to be among n drawn without replacement, by adding up all orders."""
+    out = torch.zeros(len(rates), dtype=torch.float64)
+    for order in itertools.permutations(range(len(rates)), n):
+        chance, left = 1.0, sum(rates)
+        for k in order:
+            chance, left = chance * rates[k] / left, left - rates[k]
+        out[list(order)] += chance
+    return out
 
 
-def test_weighing_divides_by_the_chance_to_be_drawn() -> None:
-    n, sharpness, explore, values = 3, 0.2, 0.25, torch.tensor(VALUES, dtype=torch.float64)
-    select = Active(n, ignore=0.0, sharpness=sharpness, explore=explore, weigh=True)
-    cohort = select(told(*VALUES), clients(10))
-    assert cohort.count is not None
-    p = (1 - explore) * torch.softmax(sharpness * values, 0) + explore / 10
-    torch.testing.assert_close(cohort.count * (1 - (1 - p) ** n)[cohort.index], torch.full((n,), n / 10).double())
-    plain = replace(select, weigh=False)(told(*VALUES), clients(10))
-    assert plain.index.equal(cohort.index) and plain.count is None  # who is drawn is the same
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("rates", [[1.0, 2.0, 3.0, 4.0, 5.0], [1.0] * 4 + [50.0], [1e-3, 1.0, 1.0, 40.0, 1e5]], ids=str)
+def test_chances_to_be_drawn_are_those_of_all_orders(rates: list[float], n: int) -> None:
+    found = arrive_first(torch.tensor(rates, dtype=torch.float64).log(), n)
+    torch.testing.assert_close(found, drawn_in_turn(rates, n), rtol=5e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("many", "n", "spread"), [(300, 18, 4.0), (200, 99, 2.0), (60, 59, 3.0), (8, 4, 1e7)])
+def test_chances_to_be_drawn_add_up_and_follow_the_rates(many: int, n: int, spread: float) -> None:
+    found = arrive_first(torch.linspace(0, spread, many, dtype=torch.float64), n)
+    assert float(found.sum()) == pytest.approx(n, rel=5e-5)
+    assert bool((found.diff() > -1e-5).all()) and bool((found <= 1 + 1e-9).all())
+
+
+def test_chances_of_nobody_and_of_everybody() -> None:
+    rates = torch.tensor([0.0, -1e9, 3.0], dtype=torch.float64)
+    assert arrive_first(rates, 0).tolist() == [0, 0, 0] and arrive_first(rates, 3).tolist() == [1, 1, 1]
+
+
+def test_many_draws_are_off_by_less_than_a_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = 3 * normal("rates", torch.arange(300))
+    quick = arrive_first(rates, 100)
+    monkeypatch.setattr(inclusion, "DRAWN", 101)
+    exact = arrive_first(rates, 100)
+    assert 0 < float((quick / exact - 1).abs().max()) < 0.01
+    monkeypatch.setattr(inclusion, "HELD", 300 * 100 * 7)  # seven moments at a time
+    torch.testing.assert_close(arrive_first(rates, 100), exact, rtol=1e-12, atol=0)
+
+
+LINE = torch.linspace(0, 4, 40, dtype=torch.float64)
+WEIGHED = {
+    "the defaults, 10": Active(10, weigh=True),
+    "the defaults, 20": Active(20, weigh=True),
+    "sharp": Active(10, ignore=0.0, sharpness=0.6, explore=0.0, weigh=True),
+    "sharp, with explorers": Active(12, ignore=0.3, sharpness=0.6, explore=0.25, weigh=True),
+    "fewer survivors than wanted": Active(15, ignore=0.9, sharpness=0.5, explore=0.2, weigh=True),
+}
+
+
+@pytest.mark.parametrize("select", WEIGHED.values(), ids=WEIGHED)
+@pytest.mark.parametrize("new", [0, 3], ids=["all told", "three never asked"])
+def test_weighed_sums_are_unbiased(select: Active, new: int) -> None:
+    memory = told(*LINE.tolist())
+    memory["value_round"][:new] = -1
+    chance = select.chances(select.scores(memory, clients(40)))
+    assert float(chance.sum()) == pytest.approx(select.n, rel=5e-5)
+    cohort = select(memory, clients(40))
+    torch.testing.assert_close(cohort.count, select.n / (40 * chance[cohort.index]))
+    chosen = picks(replace(select, weigh=False), memory, 2000)
+    for x in (LINE, torch.ones_like(LINE)):
+        sums = chosen @ (x / chance) / 40
+        assert abs(float(sums.mean() - x.mean())) < 3 * float(sums.std()) / math.sqrt(len(sums)) + 1e-4
+    assert new or float((chosen @ LINE).mean()) / select.n > 2.1  # there is something to undo
+
+
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_the_weighed_mean_of_the_defaults_is_that_of_all_clients(n: int) -> None:
+    """2.000; a mean divides by its weights, which leaves less than a hundredth here."""
+    select, memory = Active(n, weigh=True), told(*LINE.tolist())
+    weight = 1 / select.chances(select.scores(memory, clients(40)))
+    chosen = picks(replace(select, weigh=False), memory, 2000 if n < 40 else 2)
+    means = chosen @ (weight * LINE) / (chosen @ weight)
+    assert abs(float(means.mean()) - 2) < 0.02 * (n < 40) + 3 * float(means.std()) / math.sqrt(len(means)) + 1e-12
+
+
+def test_everybody_weighs_one_where_all_are_drawn() -> None:
+    for memory in (told(*VALUES), Active(10).remembers(10)):
+        cohort = Active(10, weigh=True)(memory, clients(10))
+        assert cohort.count is not None and cohort.count.tolist() == [1] * 10
+    plain, weighed = (Active(4, explore=0.5, weigh=weigh)(told(*VALUES), clients(10)) for weigh in (False, True))
+    assert plain.index.equal(weighed.index) and plain.count is None  # who is drawn is the same
+
+
+def test_as_many_explorers_as_round_says() -> None:
+    """0.9 * 7 = 6.3, 0.9 * 8 = 7.2, 0.7 * 5 = 3.5, 0.6 * 6 = 3.6 and 0.9 * 4 = 3.6 are drawn by value."""
+    for n, explore, by_value in ((7, 0.1, 6), (8, 0.1, 7), (5, 0.3, 4), (6, 0.4, 4), (4, 0.1, 4)):
+        chosen = picks(Active(n, ignore=0.0, sharpness=1e9, explore=explore), told(*range(20)), 60)
+        assert int((chosen.mean(0) == 1).sum()) == by_value, (n, explore)
+
+
+def test_weighing_that_cannot_work_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"no client of 4 is drawn by chance, so those passed over never come.*0.25"):
+        Active(4, weigh=True)
+    Active(4, explore=0.25, weigh=True), Active(4, ignore=0.0, weigh=True), Active(4)
 
 
 def test_weights_are_used_where_the_center_takes_its_mean(blobs: Make) -> None:

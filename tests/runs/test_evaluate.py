@@ -213,6 +213,18 @@ def test_the_last_evaluation_tunes_as_the_method_trains_but_without_its_terms(bl
     assert_same(done.scores["personalised"], evaluate(method, done.state, done.clients, federation.test, plain))
 
 
+def test_fine_tuning_is_at_the_rate_of_the_first_round(blobs: Make) -> None:
+    """However far the learning rate has decayed by then."""
+    method, federation = fedavg(decay=0.5, **TRAINING), ragged(blobs)
+    done = prepare(method, federation, model=small, dtype="float64", rounds=4, fine_tune=2).go()
+    first, last = (
+        evaluate(method, done.state, done.clients, federation.test, Train(lr=0.1, epochs=2, batch=5, decay=decay))
+        for decay in (1.0, 0.5)
+    )
+    assert_same(done.scores["personalised"], first)
+    assert not np.allclose(first.loss[0], last.loss[0])
+
+
 # -- nobody, nothing, noise ----------------------------------------------------------------------------------
 
 

@@ -142,6 +142,10 @@ def _table(facts: dict[str, Any]) -> Any:
         ("columns sum to", f"{low:.4f}" if high - low < 1e-6 else f"{low:.4f} to {high:.4f}"),
         ("doubly stochastic", "yes" if facts["doubly_stochastic"] else "no: some clients count more than others"),
     ]
+    if facts["counts"] is not None:
+        least, most = facts["counts"]
+        uneven = f"{least:.4f} to {most:.4f} in what edges agree on; 1 on average"
+        rows.append(("a client counts", "1: edges agree on the mean" if most - least < 1e-6 else uneven))
     if every is not None:
         said = f"every {every} rounds; then all edges agree" if every > 1 else "every round" if every else "never"
         rows.append(("cloud", said))

@@ -17,6 +17,7 @@ from ..language import register
 from ..learn import Learner, Value
 from ..stacks import Cohort, Stacks, View
 from ..stacks.draw import smallest, some_of, uniform
+from .inclusion import arrive_first
 
 MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
 FEW = 20  # of very many, one in so many or fewer: a permutation of more takes longer than a draw for everyone
@@ -178,8 +179,13 @@ class Active(Select):
     cannot overflow; the rest are drawn uniformly from those left. Clients that have not told a value yet come
     first, in random order; a value that is not finite never wins.
 
-    `weigh`: divide a client's weight by its chance to be drawn, 1 - (1 - p_k)^n, so that the mean estimates
-    the mean over all clients again; the plain draw is biased towards high losses.
+    `weigh`: the plain draw is biased towards high losses; a client's weight is multiplied by n / (m pi_k), pi_k its
+    chance to take part, so that the sum of weights and values estimates that over all m clients without bias, and the
+    mean, which divides by the sum of the weights, up to a part that vanishes as cohorts grow:
+
+        pi_k = q_k + (1 - q_k) (n - b) / (m - b)      b = round((1 - alpha3) n), or all survivors if fewer
+
+    q_k: to be among b drawn one after another without replacement (`parts.inclusion`). All weights are 1 at n = m.
 
     Symbols:     alpha1 = `ignore`, alpha2 = `sharpness`, alpha3 = `explore`, n = `n`.
     Reduces to:  `Uniform(n)` with explore = 1, or with ignore = sharpness = 0; the n highest values as sharpness
@@ -204,6 +210,10 @@ class Active(Select):
             sharpness="[0, inf); try 0.01",
             explore="[0, 1]; try 0.1",
         )
+        if self.weigh and self.ignore > 0 and round((1 - self.explore) * self.n) == self.n:
+            explorer = f"explore={math.ceil(100 / self.n) / 100}"
+            nobody = f"no client of {self.n} is drawn by chance, so those passed over never come and no weight makes up"
+            warnings.warn(f"Active(weigh=True): {nobody} for them; set ignore=0, or {explorer}", stacklevel=3)
 
     def remembers(self, n_clients: int) -> Stacks:
         """The last value of every client, and the round it is from (-1: none yet)."""
@@ -233,17 +243,23 @@ class Active(Select):
         _warn_of_few(self.n, everyone)
         score = self.scores(memory, everyone)
         race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
-        by_value = race.argsort(descending=True, stable=True)[: round((1 - self.explore) * n)]
-        by_value = by_value[score[by_value] > -math.inf]  # fewer survivors than wanted: the rest come by chance
+        by_value = race.argsort(descending=True, stable=True)[: self.by_value(score)]
         left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, 2.0)
         chosen = torch.cat([by_value, left.argsort()[: n - len(by_value)]]).sort().values
         cohort = everyone[chosen]
         if not self.weigh:
             return cohort
-        p = torch.softmax(score, 0).nan_to_num(0.0)
-        p = (1 - self.explore) * p + self.explore / len(everyone)
-        chance = 1 - (1 - p[chosen]) ** n
-        return replace(cohort, count=n / (len(everyone) * chance.clamp(min=1e-12)))
+        return replace(cohort, count=n / (len(everyone) * self.chances(score)[chosen].clamp(min=1e-12)))
+
+    def by_value(self, score: Tensor) -> int:
+        """How many are drawn by value; with fewer survivors than wanted the rest come by chance."""
+        return min(round((1 - self.explore) * min(self.n, len(score))), int((score > -math.inf).sum()))
+
+    def chances(self, score: Tensor) -> Tensor:
+        """pi_k, to take part in a round, (clients,)."""
+        drawn, able = self.by_value(score), score > -math.inf
+        chance = torch.zeros_like(score).masked_scatter(able, arrive_first(score[able], drawn))
+        return chance + (1 - chance) * (min(self.n, len(score)) - drawn) / max(1, len(score) - drawn)
 
     def scores(self, memory: Stacks, everyone: Cohort) -> Tensor:
         """alpha2 v_k; minus infinity for those passed over, more than anybody's for those never asked."""

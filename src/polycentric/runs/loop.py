@@ -220,6 +220,9 @@ class Run:
         times = tally.clients_times(self.federation.n_clients)
         for load in loads:
             times = self.clock.advance(times, load)
+        if not any(len(load.cohort) for load in loads):
+            everyone = self.clients.everyone(self.state.round)
+            times = self.clock.pause(times, [replace(load, cohort=everyone) for load in loads])
         took = torch.zeros(self.federation.n_clients, dtype=torch.int64) if tally.took is None else tally.took.clone()
         took[torch.cat([trip.arrived.index for trip in trips])] += 1
         grown = replace(

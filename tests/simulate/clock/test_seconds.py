@@ -131,6 +131,29 @@ def test_nobody_asked_no_time_passed():
         assert seconds(pc.Physical(), topology, some()) == 0
 
 
+@pytest.mark.parametrize("method", [pc.fedavg, pc.feddane, pc.dpsgd, pc.fedmes], ids=lambda recipe: recipe.__name__)
+def test_a_round_for_which_nobody_is_drawn_takes_time(method, blobs):
+    """As long as the median client needs; the state stays as it is, and the round is counted."""
+    how = {"model": small, "rounds": 3, "evaluate_every": 1, "fine_tune": 0, "clock": pc.Physical()}
+    run = prepare(method(select=pc.Poisson(1e-9)), blobs(), **how).go()
+    assert run.state.round == 3 and run.tally.bytes_up == 0
+    seconds = [row["simulated_seconds"] for row in run.history]
+    assert seconds[0] == 0 and seconds[1] > 0
+    assert seconds == pytest.approx([k * seconds[1] for k in range(4)], rel=1e-12)
+
+
+def test_a_round_for_nobody_takes_what_the_median_client_needs_or_the_deadline(blobs):
+    nobody, clock = pc.fedavg(select=pc.Poisson(1e-9)), pc.Physical(**STILL, frequency=(1e6, 2e6, 3e6, 4e6, 5e6))
+    run = prepare(nobody, blobs(), model=small, rounds=1, clock=clock, fine_tune=0)
+    everyone = Load(nobody.at(0)[0], run.state, run.clients.everyone(0), run.clients.task.width)
+    expected = float(clock.needs(everyone).median())
+    assert run.go().tally.seconds == pytest.approx(expected, rel=1e-12)
+    hurried = replace(clock, deadline=expected / 2)
+    assert (
+        prepare(nobody, blobs(), model=small, rounds=1, clock=hurried, fine_tune=0).go().tally.seconds == expected / 2
+    )
+
+
 def test_compute_is_cycles_times_examples_over_frequency():
     clock = pc.Physical(cycles=100.0, frequency=50.0, **STILL)
     cohort = some(0, 1, sizes=[7, 12])

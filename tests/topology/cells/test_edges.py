@@ -40,8 +40,10 @@ def test_topology_show_tells_the_numbers_of_the_paper(capsys):
     assert found["zeta"] == pytest.approx(0.576, abs=5e-4)
     assert found["column_sums"] == pytest.approx([0.6522, 1.6957], abs=5e-5)
     assert not found["doubly_stochastic"]
+    assert found["counts"] == pytest.approx([0.6522, 1.6957], abs=5e-5)  # equal cells: as in one step
     assert shown(capsys, "fedmes", "--set", "alpha_u=2")["doubly_stochastic"]
     assert shown(capsys, "fedmes", "--set", "cells=overlap(u=30, v=0)")["zeta"] == 1.0
+    assert shown(capsys, "fedmes", "--set", "cells=overlap(u=30, v=0)")["counts"] is None  # they never agree
 
 
 def test_topology_show_of_a_hierarchy(capsys):

@@ -18,11 +18,13 @@ have been heard,
     t_k+ = max_{i in N(k)} (t_i + compute_i) + max_{i in N(k)} delta_ik,
 
 and where they talk in s turns, one after another (matchings), all of them wait: max_i (t_i + compute_i) + s max delta.
-Exchanges of a round follow one another. Nothing is measured: the numbers are a function of seed and settings.
+Exchanges of a round follow one another. A round for which nobody is drawn takes as long as the median client would
+have needed. Nothing is measured: the numbers are a function of seed and settings.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -96,6 +98,15 @@ class Clock(ABC):
         took, met = self._slowest_in_time(load)
         last = float(times[0]) if times.stride() == (0,) else float(times.max())
         return torch.tensor(last + took + (self.at_cloud(load) if met else 0.0), dtype=times.dtype).expand(len(times))
+
+    def pause(self, times: Tensor, loads: Sequence[Load]) -> Tensor:
+        """When every client is done with a round for which nobody was drawn: it is counted, so it takes time.
+
+        As long as the median client would have needed in the longest of its exchanges, or the deadline, where that is
+        shorter; `loads` are those of everybody.
+        """
+        longest = max((float(self.needs(load).median()) for load in loads if len(load.cohort)), default=0.0)
+        return times + min(longest, math.inf if self.deadline is None else self.deadline)
 
     def _slowest_in_time(self, load: Load) -> tuple[float, bool]:
         """Seconds until all have answered who will, and whether anybody does: edges that heard nobody do not meet."""

@@ -9,6 +9,8 @@
                        disagreement between edges after a round. Three equal cells: alpha_u u + alpha_v v / 2, where
                        alpha_u u + 2 alpha_v v = 1; 1 without overlaps, so that the edges never agree. The chain is
                        S^-1 M N, diagonal S and N and M = C diag(.) C^T, C the cells, so all eigenvalues are in [0, 1]
+    pi                 the stationary vector of the edge chain, pi^T Gamma D = pi^T, sum pi = 1: what edges agree on is
+                       the pi-weighted mean. n (pi^T Gamma)_k is how much client k counts in it, 1 on average
 
 Reference: Han et al., FedMes: speeding up federated learning with multiple edge servers, IEEE JSAC 2021.
 """
@@ -43,6 +45,7 @@ class EdgeFacts:
     chain: Any  # (edges, edges) Gamma D, sparse
     columns: Tensor  # (clients,) column sums of A: how much a client counts in the long run's next step
     zeta: float
+    counts: Tensor  # (clients,) n pi^T Gamma: how much a client counts in what edges agree on, 1 on average
 
     @property
     def doubly_stochastic(self) -> bool:
@@ -66,7 +69,24 @@ def edge_facts(topology: Topology, n_clients: int, sizes: Tensor | None = None, 
     gamma, d = _rows(cells.up(memory, cohort, "model")), _rows(cells.down(memory, cohort, "model"))
     chain = gamma @ d
     columns = torch.as_tensor(gamma.T @ (d.T @ np.ones(n_clients)))
-    return EdgeFacts(chain, columns, chain_zeta(chain))
+    counts = n_clients * torch.as_tensor(gamma.T @ stationary(chain))
+    return EdgeFacts(chain, columns, chain_zeta(chain), counts)
+
+
+def stationary(chain: Any) -> Any:
+    """pi with pi^T chain = pi^T and sum one, (edges,); one of many where edges do not agree.
+
+    >>> stationary([[0.5, 0.5], [0.25, 0.75]]).round(6).tolist()
+    [0.333333, 0.666667]
+    """
+    turned = csc_array(chain).T
+    n = turned.shape[0]
+    if n <= DENSE:
+        values, vectors = np.linalg.eig(turned.toarray())
+        leading = vectors[:, np.abs(values - 1).argmin()].real
+    else:
+        leading = eigs(turned.tocsc(), k=1, sigma=1.001, v0=np.ones(n))[1][:, 0].real
+    return leading / leading.sum()
 
 
 def chain_zeta(chain: Any) -> float:
@@ -104,6 +124,7 @@ def edge_summary(topology: OverCells, n_clients: int, seed: int) -> dict[str, An
         "zeta": 0.0 if every == 1 else facts.zeta,
         "column_sums": [round(float(facts.columns.min()), 6), round(float(facts.columns.max()), 6)],
         "doubly_stochastic": facts.doubly_stochastic,
+        "counts": None if every or facts.zeta > 1 - CLOSE else [round(float(end), 6) for end in facts.counts.aminmax()],
     }
 
 

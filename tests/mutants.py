@@ -1,0 +1,168 @@
+"""Which one-operator changes of an equation no test notices: `make mutants`, some minutes; not part of the suite.
+
+    python tests/mutants.py                      a sample of 60 of all mutants
+    python tests/mutants.py --only select.py     those of one file
+    python tests/mutants.py --list               how many there are in every file
+
+A mutant is the source tree with one operator, comparison or constant of one equation changed. It is run in a copy,
+against the tests of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a
+test that is missing, or a change that changes nothing; reading it says which.
+"""
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+ROOMS = {  # file of the library: tests that ought to notice
+    "parts/aggregate.py": ("parts/test_aggregate.py",),
+    "parts/attack.py": ("parts/test_attack.py",),
+    "parts/inclusion.py": ("parts/test_active.py",),
+    "parts/objective.py": ("methods/test_fedcurv.py", "methods/test_one_center.py", "laws/test_closed_forms.py"),
+    "parts/optimizer.py": ("parts/test_optimizer.py",),
+    "parts/privacy.py": ("parts/test_privacy.py",),
+    "parts/select.py": ("parts/test_select.py", "parts/test_active.py"),
+    "learn/train.py": ("learn/test_train.py", "laws/test_closed_forms.py", "learn/test_batches.py"),
+    "stacks/mixing.py": ("stacks/test_mixing.py",),
+    "simulate/clock/seconds.py": ("simulate/clock/test_seconds.py",),
+    "topology/cells/consensus.py": ("methods/test_fedmes.py", "topology/cells"),
+    "topology/cells/weights.py": ("topology/cells", "methods/test_fedmes.py"),
+    "topology/clusters/anchor.py": ("topology/clusters", "methods/test_fesem.py"),
+    "topology/clusters/assignment.py": ("topology/clusters", "methods/test_fesem.py"),
+    "topology/clusters/candidates.py": ("methods/test_ifca.py", "topology/clusters"),
+    "topology/clusters/seeding.py": ("methods/test_tkm.py", "methods/test_fesem.py"),
+    "topology/clusters/splitting.py": ("methods/test_cfl.py",),
+    "topology/graphs/gossip.py": ("topology/graphs", "methods/test_matcha.py"),
+    "topology/heads/covariance.py": ("topology/heads", "methods/test_dpa_sgd.py"),
+    "topology/heads/related.py": ("methods/test_dpa_sgd.py", "methods/test_mocha.py"),
+}
+BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
+COMPARE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+CALLS = {"round": "int", "max": "min", "min": "max", "argmin": "argmax", "argmax": "argmin", "sqrt": "abs"}
+SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.AnnAssign)  # messages, and fields with their types
+
+
+def mutants(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, what was changed, the whole text) of every mutant of a source text."""
+    for place in range(sum(1 for _ in equations(ast.parse(text)))):
+        tree = ast.parse(text)
+        node = next(node for k, node in enumerate(equations(tree)) if k == place)
+        before = ast.unparse(node)
+        changed(node)
+        yield node.lineno, f"{before}  ->  {ast.unparse(node)}", ast.unparse(tree)
+
+
+def equations(tree: ast.AST) -> Iterator[ast.expr]:
+    """Places in functions that can be changed, in order; checks of settings and messages are left alone."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name not in ("__post_init__", "words", "__str__"):
+            yield from _inside(function.body)
+
+
+def _inside(nodes: list[ast.stmt]) -> Iterator[ast.expr]:
+    todo: list[ast.AST] = list(reversed(nodes))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (*SKIPPED, ast.FunctionDef)) or _said(node):
+            continue
+        if isinstance(node, ast.expr) and changeable(node):
+            yield node
+        todo += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _said(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    name = getattr(called, "id", getattr(called, "attr", ""))
+    return name in ("require", "warn", "within", "unknown")
+
+
+def changeable(node: ast.expr) -> bool:
+    """Whether `changed` has something to do."""
+    if isinstance(node, ast.BinOp):
+        return type(node.op) in BINARY
+    if isinstance(node, ast.Compare):
+        return type(node.ops[0]) in COMPARE
+    if isinstance(node, ast.Constant):
+        return type(node.value) is float
+    return isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in CALLS
+
+
+def changed(node: ast.expr) -> None:
+    """One operator, comparison, constant or function is another one, in place."""
+    if isinstance(node, ast.BinOp):
+        node.op = BINARY[type(node.op)]()
+    elif isinstance(node, ast.Compare):
+        node.ops[0] = COMPARE[type(node.ops[0])]()
+    elif isinstance(node, ast.Constant):
+        node.value = 2 * node.value if node.value else 1.0
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        node.func.id = CALLS[node.func.id]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node.func.attr = CALLS[node.func.attr]
+
+
+def outcome(name: str, text: str, copy: Path, seconds: float) -> str:
+    """What the room's tests say about a mutant: noticed, SURVIVES, or too slow, which counts as noticed."""
+    target = copy / "polycentric" / name
+    original = target.read_text(encoding="utf-8")
+    target.write_text(text, encoding="utf-8")
+    tests = [str(ROOT / "tests" / test) for test in ROOMS[name]]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-m", "not long", *tests]
+    setting = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=setting, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return "too slow"
+    finally:
+        target.write_text(original, encoding="utf-8")
+    if done.returncode not in (0, 1, 2):  # 1: a test fails; 2: it cannot even be imported
+        raise SystemExit(f"pytest says {done.returncode}:\n{done.stdout.decode()}{done.stderr.decode()}")
+    return "noticed" if done.returncode else "SURVIVES"
+
+
+def main() -> None:
+    """A sample of all mutants, or those of one file."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", default="", help="files whose path contains this")
+    options.add_argument("--sample", type=int, default=60, help="so many, drawn evenly; 0: all")
+    options.add_argument("--seed", type=int, default=0, help="of the sample")
+    options.add_argument("--timeout", type=float, default=300.0, help="seconds for one mutant")
+    options.add_argument("--list", action="store_true", help="how many there are in every file")
+    given = options.parse_args()
+    found = [
+        (name, *mutant)
+        for name in ROOMS
+        if given.only in name
+        for mutant in mutants((SOURCE / "polycentric" / name).read_text(encoding="utf-8"))
+    ]
+    if given.list:
+        for name in ROOMS:
+            print(f"{sum(name == mutant[0] for mutant in found):5}  {name}")
+        print(f"{len(found):5}  in all")
+        return
+    if 0 < given.sample < len(found):
+        found = sorted(random.Random(given.seed).sample(found, given.sample))
+    said = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(SOURCE, Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__")))
+        for name in dict.fromkeys(mutant[0] for mutant in found):  # a room whose tests fail by themselves says nothing
+            whole = (SOURCE / "polycentric" / name).read_text(encoding="utf-8")
+            if outcome(name, ast.unparse(ast.parse(whole)), copy, given.timeout) != "SURVIVES":
+                raise SystemExit(f"the tests of {name} fail, or take longer than --timeout, without any mutant")
+            for _, line, what, text in (mutant for mutant in found if mutant[0] == name):
+                said.append(outcome(name, text, copy, given.timeout))
+                print(f"{said[-1]:9} {name}:{line}  {what}", flush=True)
+    counts = ", ".join(f"{said.count(word)} {word}" for word in sorted(set(said)))
+    print(f"{len(said)} mutants: {counts}")
+
+
+if __name__ == "__main__":
+    main()
