@@ -25,16 +25,17 @@ import csv
 import json
 import re
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
 from .checkpoint import (
@@ -50,6 +51,8 @@ from .checkpoint import (
 from .lock import Lock
 from .settings import Settings
 
+P = ParamSpec("P")
+T = TypeVar("T")
 KEEP = 3  # checkpoints kept
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 
@@ -120,6 +123,11 @@ class Folder:
                 self.log(f"taken over from {ended}, which has ended")
             for left in [*self.path.glob(".*.tmp"), *self.path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
                 left.unlink(missing_ok=True)
+
+    def claim_new(self) -> None:
+        """The same for a new run: refused where somebody else was faster."""
+        self.claim()
+        require(not self.begun, f"{self.path} is another run's by now: choose another --out")
 
     def release(self) -> None:
         """Let others write here, unless there is an `alone` around this."""
@@ -281,6 +289,22 @@ class Folder:
         """Newest first."""
         found = (self.path / "checkpoints").glob("round-*.json")
         return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
+
+
+def released_on_error(make: Callable[P, T]) -> Callable[P, T]:
+    """A run that cannot be made does not keep its folder, which is among the arguments, from others."""
+
+    @wraps(make)
+    def making(*given: P.args, **named: P.kwargs) -> T:
+        try:
+            return make(*given, **named)
+        except BaseException:
+            for folder in (*given, *named.values()):
+                if isinstance(folder, Folder):
+                    folder.release()
+            raise
+
+    return making
 
 
 def _runs_of(paths: Sequence[Path]) -> str:

@@ -5,15 +5,15 @@
     resume("runs/fedavg-digits")                        the rounds that are left, bit for bit
     open("runs/fedavg-digits")                          a finished run: its models, scores and history
 
-`described` makes settings of what was given; `prepared` makes a run of settings.
+`described` makes settings of what was given; `prepared` makes a run of settings. The module is long because all ways into
+a run stand in one place: whoever begins or goes on passes here.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from ..tasks.task import Task
 from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint
 from .evaluate import evaluate
-from .folder import Folder
+from .folder import Folder, released_on_error
 from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
@@ -342,8 +342,10 @@ def prepared(
     return Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
 
 
+@released_on_error
 def attach_folder(made: Run, folder: Folder) -> Run:
     """Give a run its folder, which nobody else may write until it ends, and write there what it was made from."""
+    folder.claim_new()
     # `auto` is resolved, so that a resumed run does what this one does whatever it finds later.
     found: dict[str, Any] = {"executor": made.clients.executor, "device": str(made.clients.task.device)}
     if made.settings.patience and not made.settings.valid and made.federation.source:  # as it was loaded
@@ -352,12 +354,9 @@ def attach_folder(made: Run, folder: Folder) -> Run:
         found |= {"block": made.clients.block}
     if made.clients.ranks.size > 1:  # and with any number of ranks
         found |= {"device": made.clients.task.device.type}
-    with _released_on_error(folder):
-        folder.claim()
-        require(not folder.begun, f"{folder.path} is another run's by now: choose another --out")
-        folder.write_config(made.settings.changed(**found), made.given)
-        folder.write_json("environment.json", environment(made))
-        return _recorded(made, folder)
+    folder.write_config(made.settings.changed(**found), made.given)
+    folder.write_json("environment.json", environment(made))
+    return _recorded(made, folder)
 
 
 def _recorded(made: Run, folder: Folder) -> Run:
@@ -366,17 +365,7 @@ def _recorded(made: Run, folder: Folder) -> Run:
     return made
 
 
-@contextmanager
-def _released_on_error(folder: Folder | None) -> Iterator[None]:
-    """A run that cannot be made does not keep its folder from others."""
-    try:
-        yield
-    except BaseException:
-        if folder:
-            folder.release()
-        raise
-
-
+@released_on_error
 def resumed(
     folder: Folder | None,
     given: Given = NOTHING,
@@ -389,21 +378,15 @@ def resumed(
     It goes on with as many threads as it began with: sums depend on them. Of several ranks only the first has the
     folder: it tells the others what is in it.
     """
-    with _released_on_error(folder):
-        return _resumed(folder, given, ranks, rounds, trust)
-
-
-def _resumed(
-    folder: Folder | None, given: Given, ranks: Ranks, rounds: int | None, trust: bool
-) -> tuple[Run, list[str]]:
     told = ""
     with ranks.together():
         if folder:
-            folder.claim()
             settings, needs = folder.read_config(trust)
             _handed_over(folder, needs, given)
             threads = folder.read_json("environment.json").get("threads")
             told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
+            folder.claim()  # now: a mistake touches nothing
+            require((settings, needs) == folder.read_config(trust), f"{folder.path} was resumed just now: try again")
     values, needs, threads = json.loads(ranks.text(told))
     with ranks.together():
         settings = Settings.of(values)
@@ -423,11 +406,6 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
 
     `made` must be built from the same method, data, model and settings as the run that was interrupted.
     """
-    with _released_on_error(folder):
-        return _continued(made, folder)
-
-
-def _continued(made: Run, folder: Folder | None) -> list[str]:
     ranks, problems, checkpoint = made.clients.ranks, list[str](), None
     with ranks.together():
         if folder:
