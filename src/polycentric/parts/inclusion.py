@@ -36,7 +36,7 @@ def arrive_first(log_rate: Tensor, n: int) -> Tensor:
     width = float((there * (1 - there)).sum().sqrt() / (rate * (1 - there)).sum())  # of the n-th arrival, in log t
     step = min(0.25, width)
     moments = torch.arange(-24, 5, step, dtype=torch.float64)
-    pieces = moments.split(max(1, HELD // (many * n)))
+    pieces = torch.split(moments, max(1, HELD // (many * n)))
     return step * sum((_summed(log_rate, n, piece) for piece in pieces), start=torch.zeros_like(log_rate))
 
 
