@@ -440,12 +440,12 @@ def test_weighed_sums_are_unbiased(select: Active, new: int) -> None:
 
 @pytest.mark.parametrize("n", [10, 20, 40])
 def test_the_weighed_mean_of_the_defaults_is_that_of_all_clients(n: int) -> None:
-    """2.000; a mean divides by its weights, which leaves less than a hundredth here."""
+    """2.000; a mean divides by its weights, which leaves something where one of ten is an explorer with most of it."""
     select, memory = Active(n, weigh=True), told(*LINE.tolist())
     weight = 1 / select.chances(select.scores(memory, clients(40)))
     chosen = picks(replace(select, weigh=False), memory, 2000 if n < 40 else 2)
     means = chosen @ (weight * LINE) / (chosen @ weight)
-    assert abs(float(means.mean()) - 2) < 0.02 * (n < 40) + 3 * float(means.std()) / math.sqrt(len(means)) + 1e-12
+    assert abs(float(means.mean()) - 2) < 0.04 * (n == 10) + 3 * float(means.std()) / math.sqrt(len(means)) + 1e-12
 
 
 def test_everybody_weighs_one_where_all_are_drawn() -> None:
