@@ -558,6 +558,7 @@ def test_what_a_checkpoint_does_not_remember_yet_is_as_it_begins(blobs, tmp_path
     first = recorded(ready(method, blobs(SIZES), rounds=2), tmp_path / "run")
     memory = {"heard": first.state.memory["heard"]}
     Folder(tmp_path / "run").save(Checkpoint(replace(first.state, memory=memory), first.tally))
+    first.folder.release()
     done, _ = went_on(ready(method, blobs(SIZES), rounds=2), Folder(tmp_path / "run"))
     assert done.state.round == 2 and done.state.memory.keys() == {"heard", "since", "learned"}
 

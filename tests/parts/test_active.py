@@ -465,8 +465,9 @@ def test_as_many_explorers_as_round_says() -> None:
 
 def test_weighing_that_cannot_work_is_said() -> None:
     with pytest.warns(UserWarning, match=r"no client of 4 is drawn by chance, so those passed over never come.*0.25"):
-        Active(4, weigh=True)
-    Active(4, explore=0.25, weigh=True), Active(4, ignore=0.0, weigh=True), Active(4)
+        picks(Active(4, weigh=True), told(*range(20)), 1)
+    for quiet in (Active(4, explore=0.25, weigh=True), Active(4, ignore=0.0, weigh=True), Active(4)):
+        picks(quiet, told(*range(20)), 1)
 
 
 def test_weights_are_used_where_the_center_takes_its_mean(blobs: Make) -> None:

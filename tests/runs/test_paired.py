@@ -10,7 +10,17 @@ from hypothesis import given, settings, strategies as st
 
 import polycentric as pc
 from polycentric.errors import UsageError
-from polycentric.runs.paired import base_of, leading, mean_and_error, sentence, served, unequal, who, with_differences
+from polycentric.runs.paired import (
+    base_of,
+    leading,
+    margin,
+    mean_and_error,
+    sentence,
+    served,
+    unequal,
+    who,
+    with_differences,
+)
 from polycentric.runs.settings import Settings
 
 
@@ -32,7 +42,7 @@ def test_what_is_hard_about_a_seed_falls_out():
     assert first["difference"] is None
     found = second["difference"]
     assert found["mean"] == pytest.approx(0.025) and found["se"] == pytest.approx(0.005 / math.sqrt(3))
-    assert found["told"] == "b beats a by 2.5 ± 0.3 points over 4 seeds: beyond two standard errors"
+    assert found["told"] == "b beats a by 2.5 ± 0.3 points over 4 seeds: beyond 3.2 standard errors"
 
 
 @settings(max_examples=100)
@@ -41,7 +51,8 @@ def test_nothing_is_claimed_within_two_standard_errors_or_of_few_seeds(gains):
     told = sentence("b", "a", gains, "micro_accuracy")
     mean, se = mean_and_error(gains)
     claimed = "beats" in told or "loses" in told
-    assert claimed == (len(gains) >= 3 and any(gains) and abs(mean) > 2 * se)
+    assert claimed == (len(gains) >= 3 and any(gains) and abs(mean) > margin(len(gains)) * se)
+    assert margin(3) > 4.3 and margin(5) < 2.8 and margin(1000) == 2
     assert ("too few seeds to tell" in told) == (1 <= len(gains) < 3)
 
 

@@ -164,7 +164,7 @@ def gains(rows: list[dict[str, Any]]) -> TextTable:
     for row in rows:
         if (found := row.get("who")) is None:
             continue
-        title = f"who gains against {row['difference']['to']}: {found['of']} of every client, more is better"
+        title = f"who gains against {row['difference']['to']}: {found['of']} of every client, + is better"
         of = found["of"]
         lines.append((row["method"], f"{found['gain']} gain, {found['lose']} lose, {found['same']} the same", "", ""))
         for group in found["groups"]:

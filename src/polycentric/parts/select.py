@@ -210,10 +210,6 @@ class Active(Select):
             sharpness="[0, inf); try 0.01",
             explore="[0, 1]; try 0.1",
         )
-        if self.weigh and self.ignore > 0 and round((1 - self.explore) * self.n) == self.n:
-            explorer = f"explore={math.ceil(100 / self.n) / 100}"
-            nobody = f"no client of {self.n} is drawn by chance, so those passed over never come and no weight makes up"
-            warnings.warn(f"Active(weigh=True): {nobody} for them; set ignore=0, or {explorer}", stacklevel=3)
 
     def remembers(self, n_clients: int) -> Stacks:
         """The last value of every client, and the round it is from (-1: none yet)."""
@@ -241,6 +237,10 @@ class Active(Select):
         """Most by value, some at random."""
         n = min(self.n, len(everyone))
         _warn_of_few(self.n, everyone)
+        if self.weigh and self.ignore > 0 and round((1 - self.explore) * self.n) == self.n:
+            explorer = f"explore={math.ceil(100 / self.n) / 100}"
+            nobody = f"no client of {self.n} is drawn by chance, so those passed over never come and no weight makes up"
+            warnings.warn(f"Active(weigh=True): {nobody} for them; set ignore=0, or {explorer}", stacklevel=3)
         score = self.scores(memory, everyone)
         race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
         by_value = race.argsort(descending=True, stable=True)[: self.by_value(score)]

@@ -33,6 +33,7 @@ from ..round import Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
+from ..tasks.metric import better_of
 from .checkpoint import Tally
 from .evaluate import evaluate, optimistic
 from .folder import Folder
@@ -110,7 +111,11 @@ class Run:
         return in_use(self.now) | self.now.exchange.topology.shows(self.now.view()) | self.now.average
 
     def model_of(self, client: int | str | None = None, center: int | None = None) -> nn.Module:
-        """The trained module of a client, by its number or name, or of a center, with its parameters loaded."""
+        """The trained module of a client, by its number or name, or of a center, with its parameters loaded.
+
+        It takes examples as the run has them: of a standardised run `run.federation.scaling(x)`, of images numbers from
+        0 to 1. `run.predict` and what `run.export` writes take them as they are before.
+        """
         center = 0 if client is None and center is None else center
         return self.clients.task.loaded(holder(self, client, center).rows)
 
@@ -270,9 +275,8 @@ class Run:
         if name not in row:
             known = [key.removeprefix("valid_") for key in row if key.startswith("valid_")]
             raise unknown("metric to monitor", asked, known)
-        own = {metric.name: metric.lower_is_better for metric in self.clients.task.metrics}
-        less = own.get(re.sub("^valid_(micro|macro|worst_decile)_", "", name), lower_is_better(name))
-        return name, less
+        own = better_of(self.clients.task.metrics, re.sub("^valid_(micro|macro|worst_decile)_", "", name))
+        return name, lower_is_better(name) if own is None else own
 
     @property
     def validation(self) -> dict[str, Any] | None:

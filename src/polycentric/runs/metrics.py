@@ -63,7 +63,7 @@ class Mark:
     """One more number for each client."""
 
     values: Reals  # (clients,) NaN where there are no examples
-    lower_is_better: bool = False
+    lower_is_better: bool | None = False  # None: nobody said
     root: bool = False  # of a mean: over clients the means are averaged
 
     def summary(self, name: str, count: Integers) -> dict[str, float]:
@@ -74,9 +74,11 @@ class Mark:
         v, n = self.values[there], count[there]
         with np.errstate(over="ignore"):
             micro = float(np.sqrt(n @ v**2 / n.sum()) if self.root else n @ v / n.sum())
+        found = {f"micro_{name}": micro, f"macro_{name}": float(v.mean())}
+        if self.lower_is_better is None:
+            return found
         sign = -1 if self.lower_is_better else 1
-        worst = sign * worst_decile(sign * v)
-        return {f"micro_{name}": micro, f"macro_{name}": float(v.mean()), f"worst_decile_{name}": worst}
+        return found | {f"worst_decile_{name}": sign * worst_decile(sign * v)}
 
 
 @dataclass(frozen=True, eq=False)

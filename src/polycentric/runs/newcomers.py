@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..data import Federation, Pool, Split, load
+from ..data.columns import heads, specs_of
 from ..data.npz_file import renumbered
 from ..data.table_file import SUFFIXES
 from ..errors import UsageError, require
@@ -214,7 +215,7 @@ def fitting_data(
     for word in ("symbols", "inputs"):
         there, here = getattr(theirs, word), getattr(ours, word)
         require(there == here, f"{what}: {word} are {there}, and the run's {here}")
-    if ours.recipe is not None and not read_alike and theirs.recipe != ours.recipe:
+    if ours.recipe is not None and not read_alike and _unfilled(theirs.recipe) != _unfilled(ours.recipe):
         raise UsageError(
             f"{what} became numbers in another way than the run's table did, so they mean something else: give the "
             "table itself (.csv), which is read as the run's was"
@@ -222,7 +223,8 @@ def fitting_data(
     same_columns(ours, theirs.columns, what)
 
     def part(split: Split) -> Split:
-        x = prepared(ours, split.x, what)
+        raw = split.x if read_alike or ours.recipe is None else _refilled(ours.recipe, split.x)
+        x = prepared(ours, raw, what)
         return replace(split, x=x, y=in_terms_of(ours, split.y, theirs.classes, what)).to(run.clients.task.device)
 
     train, valid, test = map(part, (theirs.train, theirs.valid, theirs.test))
@@ -230,6 +232,24 @@ def fitting_data(
         name: getattr(ours, name) for name in ("classes", "targets", "columns", "scaling", "recipe")
     }
     return replace(theirs, train=train, valid=valid, test=test, source=None, **same)
+
+
+def _unfilled(recipe: Mapping[str, Any] | None) -> Any:
+    """A recipe without the medians that fill gaps: they depend on which rows are for training."""
+    if recipe is None:
+        return None
+    columns = [{key: value for key, value in spec.items() if key != "fill"} for spec in recipe.get("columns", ())]
+    return {**recipe, "columns": columns}
+
+
+def _refilled(recipe: Mapping[str, Any], x: Tensor) -> Tensor:
+    """Examples whose gaps are filled as the run's were."""
+    x, at = x.clone(), 0
+    for spec in specs_of(recipe):
+        if spec["kind"] != "category" and spec["missing"]:
+            x[x[:, at + 1] == 1, at] = spec["fill"]
+        at += len(heads(spec))
+    return x
 
 
 def _pool_of_table(ours: Federation, path: Path) -> Pool:

@@ -16,7 +16,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.special import stdtrit
+
 from ..errors import unknown
+from ..tasks.metric import better_of
 from .folder import Folder
 from .metrics import is_share, lower_is_better
 from .settings import Settings
@@ -66,8 +69,8 @@ def is_less(metric: str, cells: Sequence[Settings]) -> bool:
     """Whether less of a metric is better, ours or the user's own."""
     from .start import built_metrics  # it may import code of the user's, which nobody needs for our own metrics
 
-    own = {m.name: m.lower_is_better for m in built_metrics(cells[0])} if cells and cells[0].metrics else {}
-    return own.get(base_of(metric), lower_is_better(metric))
+    own = better_of(built_metrics(cells[0]) if cells else [], base_of(metric))
+    return lower_is_better(metric) if own is None else own
 
 
 def _difference(row: Row, reference: Row, metric: str, less: bool) -> Row:
@@ -100,7 +103,7 @@ def sentence(name: str, reference: str, gains: Sequence[float], metric: str) -> 
     """What can be told of a row from its gains, one for each seed, more is better.
 
     >>> sentence("fesem", "fedavg", [0.09, 0.1, 0.08], "micro_accuracy")
-    'fesem beats fedavg by 9.0 ± 0.6 points over 3 seeds: beyond two standard errors'
+    'fesem beats fedavg by 9.0 ± 0.6 points over 3 seeds: beyond 4.3 standard errors'
     >>> sentence("fedprox", "fedavg", [0.01, -0.01, 0.003], "micro_accuracy")
     'fedprox cannot be told from fedavg: +0.1 ± 0.6 points over 3 seeds'
     >>> sentence("fesem", "fedavg", [0.09, 0.1], "micro_accuracy")
@@ -114,10 +117,16 @@ def sentence(name: str, reference: str, gains: Sequence[float], metric: str) -> 
         return f"{name} against {reference}: {amount(mean, metric, sign=True)} {over}, too few seeds to tell"
     if not any(gains):
         return f"{name} is exactly as good as {reference} in all of {len(gains)} seeds"
-    if abs(mean) > 2 * se:
+    if abs(mean) > margin(len(gains)) * se:
         does = "beats" if mean > 0 else "loses to"
-        return f"{name} {does} {reference} by {amount(abs(mean), metric, se)} {over}: beyond two standard errors"
+        beyond = "two" if margin(len(gains)) == 2 else f"{margin(len(gains)):.1f}"
+        return f"{name} {does} {reference} by {amount(abs(mean), metric, se)} {over}: beyond {beyond} standard errors"
     return f"{name} cannot be told from {reference}: {amount(mean, metric, se, sign=True)} {over}"
+
+
+def margin(seeds: int) -> float:
+    """Standard errors beyond which a difference is one: two, or more where seeds are few (Student's t, 95 %)."""
+    return max(2.0, float(stdtrit(seeds - 1, 0.975)))
 
 
 def amount(mean: float, metric: str, se: float | None = None, sign: bool = False) -> str:

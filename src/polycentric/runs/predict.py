@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..data import npz
 from ..data.archive import LIMIT, names_in
+from ..data.columns import is_missing
 from ..data.federation import Federation, Kind
 from ..data.from_table import rows_to_inputs, rows_to_targets
 from ..data.npz_file import without_targets
@@ -284,5 +285,7 @@ def rows_by_recipe(federation: Federation, path: Path) -> tuple[list[dict[str, s
         )
     rows = read_rows(path)
     require(len(rows) > 0, f"{path} has no rows")
-    known = all(column in rows[0] for column in federation.recipe["target"]["columns"])
+    columns = federation.recipe["target"]["columns"]
+    # Where one is not known yet, all are predicted and none is scored.
+    known = all(column in row and not is_missing(str(row[column])) for row in rows for column in columns)
     return rows, rows_to_inputs(federation.recipe, rows), rows_to_targets(federation.recipe, rows) if known else None

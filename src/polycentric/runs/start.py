@@ -5,8 +5,8 @@
     resume("runs/fedavg-digits")                        the rounds that are left, bit for bit
     open("runs/fedavg-digits")                          a finished run: its models, scores and history
 
-`described` makes settings of what was given; `prepared` makes a run of settings. The module is long because all ways into
-a run stand in one place: whoever begins or goes on passes here.
+`described` makes settings of what was given; `prepared` makes a run of settings. The module is long because
+all ways into a run stand in one place: whoever begins or goes on passes here.
 """
 
 from __future__ import annotations

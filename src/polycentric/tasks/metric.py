@@ -9,13 +9,14 @@
     pc.run(..., metrics=[within_ten, pc.Metric(median_error, lower_is_better=True)], monitor="macro_median_error")
 
 Which of the two it is, is found out by trying. It stands in every table as micro_NAME (every example counts the same),
-macro_NAME (every client does) and worst_decile_NAME (the worst tenth of the clients).
+macro_NAME (every client does) and, where it is said which way is better, worst_decile_NAME (the worst tenth of the
+clients). Only then may something be chosen or compared by it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,7 @@ class Metric:
     """A function of outputs (n, n_outputs) and targets, and which way is better."""
 
     function: Function
-    lower_is_better: bool = False
+    lower_is_better: bool | None = None  # None: nobody said, so nothing may be chosen by it
     name: str = ""  # by default the function's
 
     def __post_init__(self) -> None:
@@ -72,3 +73,16 @@ def metric_of(thing: object) -> Metric:
         return Metric(thing)  # type: ignore[arg-type]  # refused there if it is no function
     found = imported(thing, "metric")
     return found if isinstance(found, Metric) else Metric(own_function(thing, "metric"))
+
+
+def better_of(metrics: Sequence[Metric], name: str) -> bool | None:
+    """Whether less of one of a user's metrics is better, which must have been said; None: it is none of them."""
+    found = next((metric for metric in metrics if metric.name == name), None)
+    if found is None:
+        return None
+    if found.lower_is_better is None:
+        raise UsageError(
+            f"metric {name}: say which way is better before anything is chosen or compared by it: in its file "
+            f"{name.capitalize()} = pc.Metric({name}, lower_is_better=True), or False, and name that"
+        )
+    return found.lower_is_better

@@ -224,6 +224,11 @@ def try_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
             else "take the mean over the last axis"
         )
         raise UsageError(f"loss {name} gives shape {tuple(together.shape)} for {shapes}, not ({n},): {hint}")
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        moves = loss(outputs.detach().requires_grad_(outputs.is_floating_point()), targets).requires_grad
+    if not moves:
+        raise UsageError(f"loss {name} has no gradient, so nothing would be learned: leave out detach, argmax or ==")
     if not torch.allclose(together, torch.stack([part.reshape(()) for part in alone]), rtol=1e-4, atol=1e-6):
         raise UsageError(
             f"loss {name} gives an example another number when it stands beside others: it must depend on that "
