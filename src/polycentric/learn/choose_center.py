@@ -42,11 +42,6 @@ class Choose(OnceOver):
     def __post_init__(self) -> None:
         require(self.k >= 1, f"Choose.k must be at least 1, got {self.k}")
 
-    @property
-    def passes(self) -> float:  # type: ignore[override]
-        """K models look at every example, without a way back."""
-        return self.k / 3
-
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """Sums of zero."""
         like = rows["candidate0"]
