@@ -156,3 +156,15 @@ def batches_of(split: Split, cohort: Cohort, plan: Plan) -> list[list[list[int]]
 def rows_of(task: Task, n: int) -> Stacks:
     start = {name: row.repeat(n, 1) for name, row in task.start().items()}
     return start | {"start": start["model"]}
+
+
+def tiny_conv(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    """A convolution, a norm, a pool and a head."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 3, 3, padding=1),
+        nn.GroupNorm(1, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3 * (shape[1] // 2) * (shape[2] // 2), n_outputs),
+    )

@@ -115,48 +115,15 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "ByCell", "Callback", "CellMap", "CellRegions"]
-__all__ += [
-    "CellTable",
-    "Cells",
-    "Check",
-    "Churn",
-    "Classes",
-    "Clusters",
-    "Complete",
-    "Curvature",
-    "Delays",
-    "Dirichlet",
-]
-__all__ += ["Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation", "Gaussian"]
-__all__ += ["Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum", "LabelFlip"]
-__all__ += ["LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment"]
-__all__ += ["Momentum", "Natural", "Normalised", "NotANumber", "Overlap", "PathGraph", "Physical", "Poisson", "Prox"]
-__all__ += [
-    "Quantity",
-    "Ring",
-    "RingCells",
-    "Rotations",
-    "Run",
-    "SameValue",
-    "Settings",
-    "Shards",
-    "SignFlip",
-    "Simulation",
-]
-__all__ += ["SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train"]
-__all__ += [
-    "TrimmedMean",
-    "TwoLevel",
-    "Uniform",
-    "UsageError",
-    "cfl",
-    "check_data",
-    "choose_k",
-    "compare",
-    "dpa_sgd",
-    "dpsgd",
-]
-__all__ += ["fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml"]
-__all__ += ["from_arrays", "from_dataset", "from_frame"]
-__all__ += ["hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta", "metropolis", "mocha"]
-__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm", "tracker"]
+__all__ += ["CellTable", "Cells", "Check", "Churn", "Classes", "Clusters", "Complete", "Curvature", "Delays"]
+__all__ += ["Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation"]
+__all__ += ["Gaussian", "Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum"]
+__all__ += ["LabelFlip", "LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing"]
+__all__ += ["Moment", "Momentum", "Natural", "Normalised", "NotANumber", "Overlap", "PathGraph", "Physical", "Poisson"]
+__all__ += ["Prox", "Quantity", "Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings", "Shards", "SignFlip"]
+__all__ += ["Simulation", "SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus"]
+__all__ += ["Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "check_data", "choose_k", "compare"]
+__all__ += ["dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd"]
+__all__ += ["fesem", "fomaml", "from_arrays", "from_dataset", "from_frame", "hierarchical", "ifca", "join_ranks"]
+__all__ += ["layers", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl", "nofed", "open", "reptile"]
+__all__ += ["resume", "run", "run_round", "tkm", "tracker"]

@@ -13,9 +13,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,19 +129,6 @@ def here(stranger: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     fill(folder)
     stranger.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
-    """Type a command; its code, stdout and stderr."""
-
-    def command(*words: str) -> SimpleNamespace:
-        capsys.readouterr()
-        code = outcome(list(words))
-        printed = capsys.readouterr()
-        return SimpleNamespace(code=code, out=printed.out, err=printed.err, lines=printed.err.splitlines())
-
-    return command
 
 
 def strict(text: str) -> dict[str, Any]:

@@ -7,13 +7,12 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from polycentric.cli import outcome, screen, tables
+from polycentric.cli import screen, tables
 from polycentric.runs.folder import Folder
 from polycentric.runs.settings import Settings
 
@@ -52,19 +51,6 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     np.savez("real.npz", **common, y=(x @ np.arange(4.0)).astype(np.float32))
     Path("mine.py").write_text(MINE)
     return tmp_path
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
-    """Type a command; its code, stdout and stderr."""
-
-    def command(*words: str) -> SimpleNamespace:
-        capsys.readouterr()
-        code = outcome(list(words))
-        printed = capsys.readouterr()
-        return SimpleNamespace(code=code, out=printed.out, err=printed.err)
-
-    return command
 
 
 def test_the_same_epochs_are_the_same_work_for_every_row(here, say):

@@ -35,20 +35,9 @@ from polycentric.runs.personalize import personalize
 from polycentric.runs.start import prepare
 from polycentric.simulate.auto_executor import FirstRound, block_size, compiling_pays
 from polycentric.simulate.rehearsal import failure
-from support import Make, small
+from support import Make, small, tiny_conv
 
 SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
-
-
-def tiny_conv(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 3, 3, padding=1),
-        nn.GroupNorm(1, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(3 * (shape[1] // 2) * (shape[2] // 2), n_outputs),
-    )
 
 
 class Branch(nn.Module):

@@ -16,20 +16,9 @@ from polycentric import Looped, Prox, Simulation, Stacked, Task, Train, fedavg
 from polycentric.learn.execute import stacked
 from polycentric.models import CharLSTM, lg_lenet
 from polycentric.round import run_round
-from support import Make, cohort_of, rows_of, small
+from support import Make, cohort_of, rows_of, small, tiny_conv
 
 both_executors = pytest.mark.parametrize("executor", [Looped, Stacked])
-
-
-def tiny_conv(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 3, 3, padding=1),
-        nn.GroupNorm(1, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(3 * (shape[1] // 2) * (shape[2] // 2), n_outputs),
-    )
 
 
 def tiny_lstm(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
