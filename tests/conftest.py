@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,3 +123,17 @@ def blobs() -> Make:
 def quadratics() -> Make:
     """Regression with closed forms: see `quadratics_of`."""
     return quadratics_of
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    """Type a command; its code, stdout and stderr."""
+    from polycentric.cli import outcome
+
+    def command(*words: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = outcome(list(words))
+        printed = capsys.readouterr()
+        return SimpleNamespace(code=code, out=printed.out, err=printed.err, lines=printed.err.splitlines())
+
+    return command
