@@ -176,6 +176,7 @@ def test_who_gains_is_named_by_client_and_group(compared):
     assert "who gains against fedavg" in shown and all(word in shown for word in ("anna", "emil", "north", "south"))
     lines = list(csv.DictReader(io.StringIO(compared("--who", "--format", "csv"))))
     assert [line["method"] for line in lines] == ["nofed"] * 5 + ["fedprox"] * 5
+    assert all(int(line["seeds"]) > 1 and "seed" not in line for line in lines)  # the same persons: averaged over seeds
     assert {(line["client"], line["group"]) for line in lines} == {
         ("anna", "north"), ("ben", "north"), ("carl", "north"), ("dora", "south"), ("emil", "south"),
     }  # fmt: skip

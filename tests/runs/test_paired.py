@@ -135,4 +135,7 @@ def test_who_gains_names_every_client_and_group_once(regression):
 def test_clients_that_are_dealt_anew_are_told_apart_by_their_seed(regression):
     alone, together = regression
     apart = together | {"fingerprints": ["x", "y"]}
-    assert [len(who(r, alone, "micro_rmse", less=True)["clients"]) for r in (together, apart)] == [6, 12]
+    found = [who(r, alone, "micro_rmse", less=True) for r in (together, apart)]
+    assert [len(f["clients"]) for f in found] == [6, 12] and [f["averaged"] for f in found] == [True, False]
+    for each in found:  # a group has as many members as it has in a seed, however many seeds there are
+        assert sum(group["clients"] for group in each["groups"]) == 6

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import networkx
 import pytest
+import torch
 from hypothesis import given, strategies as st
+from torch import nn
 
 import polycentric
 import polycentric as pc
@@ -361,6 +363,13 @@ def data():
 
 def wrong(outputs, targets):
     return outputs.argmax(-1) != targets
+
+def smooth(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+
+class Mean(torch.nn.Module):
+    def forward(self, outputs, targets):
+        return smooth(outputs, targets).mean()
 '''
 
 
@@ -397,6 +406,20 @@ def test_own_method_data_and_metric_run_resume_and_need_consent_from_a_stranger(
         with pytest.raises(UsageError, match=r"mine_too:\w+.*--trust"):
             use(mine / "received")
     assert pc.open(mine / "received", trust=True).state.round == 2
+
+
+def test_a_loss_of_ones_own_is_named_and_is_the_one_given(mine: Path) -> None:
+    how = {"model": "logistic", "rounds": 2, "fine_tune": 0, "clients": 4}
+    named = pc.run("fedavg", "digits", loss="mine_too:smooth", out=mine / "named", **how)
+    given = pc.run("fedavg", "digits", loss=nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1), **how)
+    assert torch.equal(named.state.centers["model"], given.state.centers["model"])
+    assert named.metrics["micro_loss"] != pc.run("fedavg", "digits", **how).metrics["micro_loss"]
+    assert torch.equal(pc.open(mine / "named").state.centers["model"], given.state.centers["model"])
+    with pytest.raises(UsageError, match="one number for 2 examples"):
+        pc.run("fedavg", "digits", loss="mine_too:Mean", **how)
+    (mine / "named").rename(mine / "received")
+    with pytest.raises(UsageError, match=r"mine_too:smooth.*--trust"):
+        pc.open(mine / "received")
 
 
 def test_a_table_notices_that_the_code_has_changed(mine: Path) -> None:

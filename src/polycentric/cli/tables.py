@@ -166,13 +166,15 @@ def gains(rows: list[dict[str, Any]]) -> TextTable:
             continue
         title = f"who gains against {row['difference']['to']}: {found['of']} of every client, + is better"
         of = found["of"]
-        lines.append((row["method"], f"{found['gain']} gain, {found['lose']} lose, {found['same']} the same", "", ""))
+        counted = f"{found['gain']} gain, {found['lose']} lose, {found['same']} the same"
+        counted += "" if found["averaged"] or found["seeds"] == 1 else f", dealt anew in each of {found['seeds']} seeds"
+        lines.append((row["method"], counted, "", ""))
         for group in found["groups"]:
             lines.append(("", f"all {group['clients']}", group["group"], amount(group["gain"], of, group["se"], True)))
         clients = found["clients"]
         ends = clients if len(clients) <= 2 * FEW else [*clients[:FEW], *clients[-FEW:]]
         for one in ends:
-            seed = "" if one["seed"] is None else f", seed {one['seed']}"
+            seed = "" if found["averaged"] else f", seed {one['seed']}"
             lines.append(("", f"{one['client']}{seed}", one["group"], amount(one["gain"], of, sign=True)))
     return TextTable(title, ("method", "client", "group", "difference"), tuple(lines), left=3)
 

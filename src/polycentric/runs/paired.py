@@ -176,23 +176,28 @@ def who(row: Row, reference: Row, metric: str, less: bool) -> Row:
     signs = [(f["gain"] > 0) - (f["gain"] < 0) for f in clients]
     counted = {word: signs.count(sign) for word, sign in (("gain", 1), ("lose", -1), ("same", 0))}
     of = found[0]["of"] if found else base_of(metric)
-    return {"of": of, **counted, "clients": clients, "groups": [g for g in groups if g["group"]]}
+    counted |= {"seeds": len({f["seed"] for f in found})}
+    return {"of": of, **counted, "averaged": same, "clients": clients, "groups": [g for g in groups if g["group"]]}
 
 
 def _averaged(found: list[Row]) -> list[Row]:
     by: dict[str, list[Row]] = {}
     for one in found:
         by.setdefault(one["client"], []).append(one)
-    return [each[0] | {"seed": None, "gain": statistics.fmean(f["gain"] for f in each)} for each in by.values()]
+    return [
+        {"client": name, "group": each[0]["group"], "seeds": len(each), "of": each[0]["of"]}
+        | {"gain": statistics.fmean(f["gain"] for f in each)}
+        for name, each in by.items()
+    ]
 
 
 def _group(name: str, found: list[Row]) -> Row:
-    """A group's gain: the mean over its clients in every seed, then over seeds."""
+    """A group's gain, the mean over its clients in every seed, then over seeds; and how many clients it has in one."""
     seeds: dict[int, list[float]] = {}
     for one in found:
         seeds.setdefault(one["seed"], []).append(one["gain"])
     mean, se = mean_and_error([statistics.fmean(gains) for gains in seeds.values()])
-    return {"group": name, "clients": len({(f["client"], f["seed"]) for f in found}), "gain": mean, "se": se}
+    return {"group": name, "clients": round(len(found) / len(seeds)), "gain": mean, "se": se}
 
 
 # -- rows that are not alike ---------------------------------------------------------------------------------
@@ -205,7 +210,7 @@ def unequal(rows: Sequence[Row], cells: Sequence[Settings], work: bool = True) -
     FACTOR, in steps or in examples.
     """
     said = []
-    for key in ("data", "partition", "clients", "rounds", "model", "valid", "standardise"):
+    for key in ("data", "partition", "clients", "rounds", "model", "loss", "valid", "standardise"):
         each = {row["method"]: getattr(cell, key) for row, cell in zip(rows, cells, strict=False)}
         if len(set(each.values())) > 1:
             said.append(f"rows differ in {key}: {', '.join(f'{name} {value}' for name, value in each.items())}")

@@ -60,6 +60,9 @@ class Settings(BaseModel):
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
     )
+    loss: str | None = option(
+        None, "A loss of your own as module:attribute: a function of outputs and targets, one number for each example."
+    )
     rounds: int = option(50, "How many rounds.", ge=0, le=LARGEST, bound=False)
     seed: int = option(0, "Seed of everything random.", ge=0, lt=1 << 63)
     set: dict[str, Any] = option(

@@ -26,7 +26,7 @@ from ..data import Federation, Pool, load
 from ..data.augment import Augment
 from ..errors import UsageError, require
 from ..language import NoWords, part_of, spell, value_of
-from ..language.own_code import is_own
+from ..language.own_code import is_own, own_function
 from ..method import Method
 from ..methods import METHODS
 from ..models import default
@@ -107,7 +107,7 @@ def prepare(
     federation: str | Path | Federation | Pool,
     *,
     model: str | Model | None = None,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     ranks: Ranks = ALONE,
     **settings: Any,
 ) -> Run:
@@ -176,7 +176,7 @@ def described(
     method: str | Method,
     federation: str | Path | Federation,
     model: str | Model | None = None,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     options: dict[str, Any] | None = None,
 ) -> tuple[Settings, Given, tuple[str, ...]]:
     """Settings, the objects beside them, and the names of those objects that no words say."""
@@ -204,10 +204,10 @@ def described(
         needs += [] if federation.source else ["federation"]
     else:
         values["data"] = str(federation)
-    if isinstance(model, str) or model is None:
-        values["model"] = model
-    for name, thing in (("model", None if isinstance(model, str) else model), ("loss", loss)):
-        if thing is not None:
+    for name, thing in (("model", model), ("loss", loss)):
+        if isinstance(thing, str) or thing is None:
+            values[name] = thing
+        else:
             objects[name] = thing
             needs.append(name)
     for name, kind in (("attack", Attack), ("clock", Clock)):
@@ -270,6 +270,15 @@ def built_metrics(settings: Settings) -> list[Metric]:
     return found
 
 
+def built_loss(settings: Settings) -> Loss | None:
+    """The loss that settings name: a function, or a class that makes one, such as an `nn.Module`."""
+    if settings.loss is None:
+        return None
+    found = own_function(settings.loss, "loss")
+    loss: Loss = found() if isinstance(found, type) else found
+    return loss
+
+
 def built_augment(settings: Settings, method: Method) -> Augment | None:
     """What happens to images in training, where the method trains."""
     augment: Augment | None = value_of("augment", settings.augment, Augment | None)
@@ -286,6 +295,7 @@ def check_words(settings: Settings) -> None:
     built_clock(settings)
     built_attack(settings)
     built_metrics(settings)
+    built_loss(settings)
 
 
 def load_data(settings: Settings) -> Federation:
@@ -319,8 +329,8 @@ def prepared(
     federation = federation.to(where) if where.type != "cpu" else federation
     metrics = given.metrics if given.metrics is not None else built_metrics(settings)
     how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
-    how |= {"metrics": metrics, "augment": augment}
-    build = partial(Task.of, federation, model, cut=method.cut, loss=given.loss, **how)
+    how |= {"metrics": metrics, "augment": augment, "loss": given.loss or built_loss(settings)}
+    build = partial(Task.of, federation, model, cut=method.cut, **how)
     task = build(seed=settings.seed)
     others = range(1, method.starts(federation.n_clients))
     starts = [task.start(), *(build(seed=seed_of(settings.seed, "center", j)).start() for j in others)]
