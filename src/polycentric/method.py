@@ -110,7 +110,8 @@ class Exchange:
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Exchange:
         """The same exchange, its parts knowing the layout of `model`, a row of it, the clients, and each other."""
         topology = self.topology.fitted(layout, like, n_clients)
-        return replace(self, topology=topology, select=self.select.fitted(topology))
+        learn, unpack = (tuple(each.fitted(n_clients) for each in part) for part in (self.learn, self.unpack))
+        return replace(self, learn=learn, unpack=unpack, topology=topology, select=self.select.fitted(topology))
 
     def words(self, n_clients: int) -> str:
         """Who averages with whom, in a line."""

@@ -167,3 +167,11 @@ def test_true_groups_are_found() -> None:
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_true_groups_are_found_with_other_seeds(seed: int) -> None:
     assert found_groups(seed) >= 0.95
+
+
+def test_choosing_among_more_centers_is_more_work(blobs: Any) -> None:
+    """K losses without their gradients cost as much as K/3 epochs; there are never more than clients."""
+    mean = blobs().train.sizes.double().mean().item()
+    for k in (1, 2, 4):
+        run = pc.run(pc.ifca(k=k, lr=0.1, epochs=2), blobs(), model=small, rounds=1, fine_tune=0)
+        assert run.tally.work["examples"] == pytest.approx((2 + k / 3) * mean)

@@ -233,5 +233,10 @@ def k_result(trials: Sequence[Any], by: str) -> TextTable:
         right = "-" if trial.valid_accuracy is None else f"{trial.valid_accuracy:.2%}"
         loss = "-" if trial.valid_loss is None else f"{trial.valid_loss:.4g}"
         lines.append((str(trial.k), right, loss, f"{trial.intra_cluster:.4g}"))
-    heads = ("k", "validation accuracy", "validation loss", "intra-cluster distance")
-    return TextTable(f"numbers of centers, chosen by {by}", heads, tuple(lines))
+    table = TextTable(
+        f"numbers of centers, chosen by {by}",
+        ("k", "validation accuracy", "validation loss", "intra-cluster distance"),
+        tuple(lines),
+    )
+    known = any(trial.intra_cluster == trial.intra_cluster for trial in trials)  # only who is placed by distance has it
+    return table if known else table.only(*table.heads[:3])

@@ -1,7 +1,9 @@
 """A client that is shown several models and takes the one that fits its own training examples best."""
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +44,15 @@ class Choose(OnceOver):
     def __post_init__(self) -> None:
         require(self.k >= 1, f"Choose.k must be at least 1, got {self.k}")
 
+    @property
+    def passes(self) -> float:  # type: ignore[override]
+        """K losses, without the way back."""
+        return self.k / 3
+
+    def fitted(self, n_clients: int) -> Choose:
+        """No more candidates than there are clients, as the topology has them."""
+        return replace(self, k=min(self.k, max(1, n_clients)))
+
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """Sums of zero."""
         like = rows["candidate0"]
@@ -73,6 +84,11 @@ class TryEach(Learner):
 
     k: int
     train: Train
+
+    @property
+    def passes(self) -> float:  # type: ignore[override]
+        """K times the training."""
+        return self.k * self.train.passes
 
     def plan(self, cohort: Cohort) -> Plan:
         """As training."""

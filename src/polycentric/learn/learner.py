@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -75,6 +75,10 @@ class Learner(ABC):
     """A scan over a client's batches. `begin` and `end` see the whole block, `step` sees one client."""
 
     passes: float = 1.0  # what an example costs, in gradients of its loss
+
+    def fitted(self, n_clients: int) -> Self:
+        """The same learner, knowing how many clients there are."""
+        return self
 
     def keeps(self, like: Tensor) -> Stacks:
         """Names the client keeps for this learner, {name: (1, width)}, as they are at the beginning."""

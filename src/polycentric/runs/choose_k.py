@@ -73,6 +73,10 @@ def choose_k(
         trials.append(Trial(k, *valid, seeded.get("intra_cluster", float("nan"))))
     if by == "valid":
         return max(trials, key=lambda t: (_validated(t), -t.k)).k, trials
+    known = not any(math.isnan(t.intra_cluster) for t in trials)
+    require(
+        known, f"by='distance' is for methods that place clients by distance, and {method} does not: use by='valid'"
+    )
     return elbow([t.k for t in trials], [t.intra_cluster for t in trials]), trials
 
 
