@@ -7,7 +7,7 @@ neither on the method nor on who else takes part. Storage is ragged; only the re
 is ever padded, and there each row says how many of its places are real.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -31,6 +31,11 @@ class Plan:
     steps: Tensor  # (cohort,) int64
     batch: int | None  # None: all of a client's examples at once
     shuffle: bool = True
+    half: int | None = None  # 0 or 1: on one half of a client's examples, the same in every round; None: on all
+
+    def sizes(self, cohort: Cohort) -> Tensor:
+        """How many examples of every client it is for, (cohort,); of an odd number the first half has one more."""
+        return cohort.sizes if self.half is None else (cohort.sizes + 1 - self.half) // 2
 
 
 def plan_of(cohort: Cohort, epochs: int, steps: int | None, batch: int | None) -> Plan:
@@ -65,6 +70,7 @@ class BatchSchedule:
     """
 
     def __init__(self, split: Split, cohort: Cohort, plan: Plan, augment: Augment | None = None) -> None:
+        everything, cohort = cohort, replace(cohort, sizes=plan.sizes(cohort))
         require(bool(((cohort.sizes > 0) | (plan.steps == 0)).all()), "a client without examples cannot take a step")
         device, sizes, steps = split.x.device, cohort.sizes, plan.steps
         per_epoch = _per_epoch(cohort, plan.batch).clamp(min=1)  # a client without examples takes no step
@@ -88,6 +94,8 @@ class BatchSchedule:
         index = (at + base + epoch * length)[:, :, None] + place
         if stream is not None:
             index = rows_at(stream, index.clamp_(max=len(stream) - 1))
+        if plan.half is not None:
+            index = _in_half(everything, plan.half, index.mul_(real))
         self.index = index.mul_(real).add_(own[:, None])  # padding is the client's own: 0 * inf of another's is nan
         self.augment = augment if plan.shuffle else None
         if self.augment is not None:
@@ -110,6 +118,15 @@ class BatchSchedule:
 
 def _per_epoch(cohort: Cohort, batch: int | None) -> Tensor:
     return torch.ones_like(cohort.sizes) if batch is None else -(-cohort.sizes // batch)
+
+
+def _in_half(cohort: Cohort, half: int, place: Tensor) -> Tensor:
+    """Places in one half of every client's examples, (steps, clients, width), as places among all of them."""
+    longest = int(cohort.sizes.max())
+    order = begins(cohort.sizes, bits(bits(cohort.seed, "halves", cohort.index)), longest, longest).to(place.device)
+    first = (half * ((cohort.sizes + 1) // 2)).to(place.device)
+    at = (place + first[:, None]).clamp_(max=longest - 1)  # a half without examples has no place that is real
+    return order[torch.arange(len(order), device=place.device)[:, None], at]
 
 
 def _stream(cohort: Cohort, epochs: Tensor, wanted: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,6 +10,9 @@ The first round begins from one model: clients train, what they learned is clust
 clustering with the smallest intra-cluster distance makes the K centers. (Without training first, every distance
 would be zero.) A client that comes later, or is only scored, goes to the center that fits its training examples best.
 
+With `k="auto"` all begin at one center, and how many there are is found in round 1, and again every T rounds, from what
+clients learn on two halves of their examples (`HowMany` has the equations): centers split, merge, or stay one.
+
 The paper's E-step is "distance". A client trains from its own center, so its model stays nearest to it, and a wrong
 group is hardly ever left. With "anchor" all clients train once more every T rounds, from one model, and are grouped by
 the ways they go; it sends one model each way.
@@ -27,17 +30,18 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..errors import require
-from ..learn import Choose, Train, TryEach, candidates
-from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
+from ..learn import HALVES, Choose, Train, TrainOnHalf, TryEach, candidates
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Held, Mean, Method, Select, recipe
 from ..parts.objective import Prox, Term
 from ..parts.select import Sometimes
-from ..topology import Anchored, Choice, Clusters, NewcomerAssignment, Newcomers, Seeding
+from ..topology import Anchored, ByWays, Choice, Clusters, HowMany, NewcomerAssignment, Newcomers, Seeding
 
 
 @recipe
 def fesem(
     *,
-    k: int = 4,
+    k: int | Literal["auto"] = 4,
+    most: int = 12,
     pull: float = 0.0,
     weighted: bool = False,
     restarts: int = 20,
@@ -46,7 +50,7 @@ def fesem(
     features: str = "all",
     absent: Literal["out", "last"] = "out",
     reseed: bool = False,
-    newcomers: Literal["loss", "steps"] = "loss",
+    newcomers: Literal["loss", "steps"] | None = None,
     match: Literal["anchor", "distance", "loss"] = "anchor",
     every: int = 5,
     by: Literal["cosine", "distance"] = "cosine",
@@ -60,7 +64,8 @@ def fesem(
     """FeSEM with `k` centers; `training` are the arguments of `Train`.
 
     Arguments:
-        k: how many centers; more than there are clients are not made.
+        k: how many centers; more than there are clients are not made. "auto": as many as there are groups.
+        most: with k="auto", how many there may be.
         pull: ties a client to its center while it trains (0: version 1 of the paper).
         weighted: centers count examples instead of clients.
         restarts, seeding, first: of the clustering in round 0, and who takes part in it.
@@ -72,7 +77,8 @@ def fesem(
             by the "distance" of their models (the paper); or by their "loss" (IFCA).
         every: rounds from one anchored exchange to the next, in which the clients of `first` take part.
         by: what makes updates alike: "cosine", the direction alone, or "distance".
-        newcomers: go to the center of the lowest "loss", or train from each and go where those "steps" move them least.
+        newcomers: go to the center of the lowest "loss" (None: this), or train from each and go where those "steps"
+            move them least. With k="auto" they train from one model, and go where clients have learned most alike.
         select: who takes part in the rounds after the first.
         aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
@@ -89,8 +95,25 @@ def fesem(
     )
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
+    require(k == "auto" or most == 12, f"most={most} is for k='auto': give it so, or leave most out, got k={k}")
+    if k == "auto":
+        wrong = {"match": match != "anchor", "absent": absent != "out", "seeding": seeding != "kmeans++"}
+        wrong |= {"newcomers": newcomers is not None}
+        bad = ", ".join(name for name, is_wrong in wrong.items() if is_wrong)
+        require(not bad, f"{bad} cannot be chosen with k='auto': leave it out, or give the number of centers, as k=4")
+        own: dict[str, Any] = {"features": features, "together": True}
+        learn = Exchange((train,), Clusters(most, weighted, frozen=True, **own), select, aggregate, center)
+        group_by = HowMany(most, restarts=restarts, by=by, **own)
+        find, find_again = (
+            Exchange(
+                (TrainOnHalf(how, 0), TrainOnHalf(how, 1)), group_by, who, sends=HALVES, holds={"anchor": Held(None)}
+            )
+            for how, who in ((long, first), (train, Sometimes(every, first)))
+        )
+        place = Exchange((train,), ByWays(most, **own), Newcomers(), sends=(), tells=("model",))
+        return Method("fesem", ((1, (learn,)), (1, (find, learn)), (1, (place, find_again, learn))))
     seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)
-    look = Choose(k) if newcomers == "loss" else TryEach(k, train)
+    look = TryEach(k, train) if newcomers == "steps" else Choose(k)
     greet = NewcomerAssignment(k, absent=absent)
     place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
     start = (1, (Exchange((long,), seed, first, aggregate),))

@@ -133,7 +133,7 @@ def compiling_pays(clients: Simulation, first: FirstRound) -> bool:
             if plan.batch is None:  # a program for every largest client of a block: compiling would not end
                 return False
             steps += sum(int(taken.max()) for taken in torch.split(plan.steps, block))
-            examples = cohort.sizes.clamp(max=plan.batch)
+            examples = plan.sizes(cohort).clamp(max=plan.batch)
             products += float((plan.steps * examples).sum()) * task.width
     return first.rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
 

@@ -92,8 +92,9 @@ class Load:
     @cached_property
     def examples(self) -> Tensor:
         """Examples every client goes through, as often as their gradient is taken, (cohort,) float64."""
-        seen, sizes = self._zeros, self.cohort.sizes
+        seen = self._zeros
         for plan, passes in self._plans:
+            sizes = plan.sizes(self.cohort)
             batch = sizes if plan.batch is None else torch.full_like(sizes, plan.batch)
             per_epoch = (-(-sizes // batch.clamp(min=1))).clamp(min=1)
             rest = torch.minimum(plan.steps % per_epoch * batch, sizes)  # only the last batch of an epoch is short

@@ -95,7 +95,9 @@ class OneModel(Wires):
     """The mean of all centers is sent, not the centers."""
 
     def messages(self, way: Direction, memory: Stacks, cohort: Cohort, name: str, mixing: Mixing, width: int) -> Links:
-        """A row for every client."""
+        """A row for every client; up, a row on every link."""
+        if way == "up":
+            return super().messages(way, memory, cohort, name, mixing, width)
         every = torch.arange(len(cohort))
         return Links(every, torch.zeros_like(every), torch.full((len(every),), width, dtype=torch.float64))
 

@@ -141,13 +141,15 @@ class ByDistance(Clustered):
 
     `features`: what distances are taken of: "all" parameters, those of the "last_layer", or patterns of names.
     `absent`: clients that are away count in the mean of their center by the row they sent last ("last": the centers
-    then remember a row for everybody), or not at all ("out").
+    then remember a row for everybody), or not at all ("out"). `together`: all begin at the first center, and
+    there are K of them at most.
     """
 
     k: int
     weighted: bool = field(default=False, kw_only=True)
     features: str = field(default="all", kw_only=True)
     absent: Absent = field(default="out", kw_only=True)
+    together: bool = field(default=False, kw_only=True)
     fit: Fit | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -156,7 +158,7 @@ class ByDistance(Clustered):
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Self:
         """Knows where its features lie and how wide a row is, and has no more centers than there are clients."""
         fit = Fit(layout.spans(self.features), like.shape[1], like.dtype)
-        return replace(self, k=clipped(self.k, n_clients), fit=fit)
+        return replace(self, k=min(self.k, n_clients) if self.together else clipped(self.k, n_clients), fit=fit)
 
     @property
     def spans(self) -> Spans:
@@ -169,13 +171,13 @@ class ByDistance(Clustered):
         return self.fit
 
     def remembers(self, n_clients: int) -> Stacks:
-        """Where clients are (in turn, until somebody finds better places), and whether that was ever found out.
+        """Where clients are (in turn or together, until better places are found), and whether that was ever found out.
 
         How far from their center they were, how often re-seeded, how often and when last they moved to another center;
         with absent="last", also what they sent last.
         """
         memory = super().remembers(n_clients) | {
-            "assignment": torch.arange(n_clients) % self.k,
+            "assignment": torch.arange(n_clients) % (1 if self.together else self.k),
             "distance": torch.zeros(n_clients, dtype=torch.float64),
             "reseeded": torch.zeros(n_clients, dtype=torch.int64),
         }
@@ -188,6 +190,10 @@ class ByDistance(Clustered):
             "last_weight": torch.zeros(n_clients, dtype=torch.float64),
         }
 
+    def learned(self, memory: Stacks) -> Tensor | None:
+        """Where K is a bound, the centers that have clients."""
+        return in_use(memory, self.k) if self.together else None
+
     def noted(self, cohort: Cohort, sent: Stacks) -> Stacks:
         """With absent="last": what clients sent, when, and how much it counts."""
         if self.absent == "out":
@@ -198,6 +204,12 @@ class ByDistance(Clustered):
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One-hot columns, K receivers: FeSEM's M-step, eq. 8."""
         return Mixing.scatter(memory["assignment"].cpu()[cohort.index], self.k, self.weights(cohort))
+
+
+def in_use(memory: Stacks, k: int) -> Tensor:
+    """Which of K centers have clients that were placed there, (k,) bool; before anybody was, that have any."""
+    place, known = memory["assignment"].cpu(), memory["placed"].cpu()
+    return torch.bincount(place[known] if bool(known.any()) else place, minlength=k) > 0
 
 
 def clipped(k: int, n_clients: int) -> int:
@@ -284,4 +296,5 @@ class Clusters(ByDistance):
             if self.frozen
             else "every round, each client goes to the nearest"
         )
-        return f"{min(self.k, n_clients)} centers, the means of their clients; {where}"
+        most = "up to " * self.together
+        return f"{most}{min(self.k, n_clients)} centers, the means of their clients; {where}"

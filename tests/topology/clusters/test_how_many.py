@@ -1,0 +1,139 @@
+"""How many groups there are: the error of a foretold half by hand, groups made by hand, and whole runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import polycentric as pc
+from polycentric.runs.evaluate import assign_newcomers
+from polycentric.runs.start import prepare
+from polycentric.topology.clusters.assignment import agreement, inner_products
+from polycentric.topology.clusters.how_many import HowMany, foretold
+from polycentric.topology.clusters.splitting import cosines
+from support import everyone, random
+
+TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2}
+
+
+def made(groups: list[int], noise: float = 1.0, width: int = 300, seed: int = 0) -> torch.Tensor:
+    """Both halves of some clients: the way of their group, and chance; (2 clients, width)."""
+    ways, n = random(seed, max(groups) + 1, width), len(groups)
+    return torch.cat([ways[groups], ways[groups]]) + noise * random(seed + 1, 2 * n, width)
+
+
+def products(rows: torch.Tensor) -> torch.Tensor:
+    return inner_products(rows, origin=torch.zeros_like(rows[0]))
+
+
+def test_the_error_is_that_of_a_plain_loop() -> None:
+    rows, place = made([0, 0, 0, 1, 1, 2, 2, 1]), torch.tensor([0, 0, 1, 1, 1, 2, 2, 3])
+    n = len(place)
+    both = (rows[:n] + rows[n:]) / 2
+    for i, error in enumerate(foretold(products(rows), place, 4).tolist()):
+        means = [
+            both[[j for j in range(n) if place[j] == g and j != i]].mean(0)
+            for g in range(4)
+            if any(place[j] == g and j != i for j in range(n))
+        ]
+        each = []
+        for one, other in ((rows[i], rows[n + i]), (rows[n + i], rows[i])):
+            nearest = min(means, key=lambda mean: float((one - mean).square().sum()))
+            each.append(float((other - nearest).square().sum()))
+        assert error == pytest.approx(sum(each) / 2)
+
+
+@pytest.mark.parametrize("sizes", [[24], [12, 12], [20, 4], [8, 8, 8], [12, 6, 3, 3], [4] * 6, [5] * 8])
+def test_groups_are_counted(sizes: list[int]) -> None:
+    """From one center, with as much chance in a half as there is way of its group."""
+    groups = [g for g, size in enumerate(sizes) for _ in range(size)]
+    halves = cosines(products(made(groups)))
+    found = HowMany(12, together=True).regrouped(halves, torch.zeros(len(groups)).long(), everyone(len(groups)))
+    assert agreement(found.numpy(), torch.tensor(groups).numpy()) == 1.0
+    assert len(set(found.tolist())) == len(sizes)
+
+
+@pytest.mark.parametrize("present", [[0, 1, 2, 3], [0, 0, 0, 0], [0, 0, 1, 1]])
+def test_centers_merge_and_split_to_the_groups_there_are(present: list[int]) -> None:
+    """Four quarters of 24 clients, two groups of two quarters: from four centers, from one; from two nobody moves."""
+    groups, here = ([g for g in labels for _ in range(6)] for labels in ([0, 0, 1, 1], present))
+    halves = cosines(products(made(groups)))
+    found = HowMany(8, together=True).regrouped(halves, torch.tensor(here), everyone(24))
+    assert agreement(found.numpy(), torch.tensor(groups).numpy()) == 1.0
+
+
+def test_where_there_are_no_groups_it_is_fedavg_bit_by_bit() -> None:
+    federation = pc.load("digits", partition="iid", clients=20)
+    how: dict[str, Any] = {"rounds": 6, "fine_tune": 0, "evaluate_every": 6}
+    auto, average = (
+        pc.run(method, federation, **how)
+        for method in (pc.fesem(k="auto", **TRAINING), pc.fedavg(equal=True, **TRAINING))
+    )
+    assert auto.metrics["clusters"] == 1.0
+    assert torch.equal(auto.state.centers["model"][0], average.state.centers["model"][0])
+
+
+@pytest.fixture(scope="module")
+def found() -> pc.Run:
+    """Three rotations, with a quarter of the clients held out."""
+    federation = pc.load("digits", partition=pc.Rotations(3), clients=32)
+    return pc.run(pc.fesem(k="auto", **TRAINING), federation, rounds=7, fine_tune=0, held_out=0.25)
+
+
+def test_rotations_are_counted_and_the_record_says_when(found: pc.Run) -> None:
+    assert [row["clusters"] for row in found.history] == [1.0] * 2 + [3.0] * 6 and found.metrics["ari"] == 1.0
+
+
+def test_newcomers_are_placed_by_one_model_each_way(found: pc.Run) -> None:
+    place = assign_newcomers(found.method, found.state, found.clients).memory["assignment"]
+    new = found.clients.held_out_mask
+    assert bool(new.any()) and not bool(found.state.memory["placed"][new].any())
+    assert agreement(place[new].numpy(), found.federation.group[new].numpy()) == 1.0  # type: ignore[index]
+    assert found.summary()["held_out"]["in_use"]["micro_accuracy"] > 0.6
+
+
+def test_a_center_that_nobody_uses_is_offered_to_nobody(found: pc.Run) -> None:
+    learned = found.now.exchange.topology.learned(found.state.memory)
+    assert learned is not None and int(learned.sum()) == 3
+
+
+@pytest.mark.parametrize("k", ["auto", 2])
+def test_clients_that_drift_are_moved_and_the_record_says_when(k: Any) -> None:
+    """After round 6 four of twelve upright clients are turned by half a turn, as the other group is."""
+    before, after = (pc.load("digits", partition=pc.Rotations(2), clients=24) for _ in range(2))
+    drift = before.group == 0  # type: ignore[operator]
+    drift[drift.nonzero()[4:, 0]] = False
+    turned = {
+        name: replace(split, x=torch.where(drift[split.owner][:, None, None, None], split.x.flip(-1, -2), split.x))
+        for name, split in (("train", after.train), ("test", after.test))
+    }
+    method = pc.fesem(k=k, **TRAINING)
+    first = pc.run(method, before, rounds=6, fine_tune=0, evaluate_every=6)
+    assert first.metrics["ari"] == 1.0
+    later = prepare(method, replace(after, **turned, source=None), rounds=11, fine_tune=0, evaluate_every=1)
+    later.state = first.state
+    later.go()
+    place = later.state.memory["assignment"]
+    now = torch.where(drift, 1, before.group)  # type: ignore[arg-type]
+    assert agreement(place.numpy(), now.numpy()) == 1.0
+    moved = later.state.memory["moved_in"] >= 0
+    assert torch.equal(moved, drift) and set(later.state.memory["moved_in"][drift].tolist()) == {10}
+
+
+def test_the_executor_does_not_matter() -> None:
+    federation = pc.load("digits", partition=pc.Rotations(2), clients=12)
+    how: dict[str, Any] = {"rounds": 3, "fine_tune": 0, "dtype": "float64"}
+    runs = [pc.run(pc.fesem(k="auto", **TRAINING), federation, executor=ex, **how) for ex in ("looped", "stacked")]
+    assert torch.equal(runs[0].state.memory["assignment"], runs[1].state.memory["assignment"])
+    torch.testing.assert_close(runs[0].state.centers["model"], runs[1].state.centers["model"], rtol=0, atol=1e-9)
+
+
+def test_settings_that_would_do_nothing_are_refused() -> None:
+    for wrong in ({"match": "distance"}, {"absent": "last"}, {"newcomers": "loss"}, {"seeding": "random"}):
+        with pytest.raises(pc.UsageError, match="cannot be chosen with k='auto'"):
+            pc.fesem(k="auto", **wrong)
+    with pytest.raises(pc.UsageError, match="most=5 is for k='auto'"):
+        pc.fesem(k=4, most=5)
