@@ -16,7 +16,7 @@ from .choose_center import Choose as Choose, TryEach as TryEach, candidates as c
 from .execute.compiled import Compiled as Compiled
 from .execute.looped import Looped as Looped
 from .execute.stacked import Stacked as Stacked
-from .half import HALVES as HALVES, TrainOnHalf as TrainOnHalf
+from .half import HALVES as HALVES, GainOnHalf as GainOnHalf, TrainOnHalf as TrainOnHalf
 from .learner import Client as Client, Executor as Executor, Learner as Learner
 from .measure import Fisher as Fisher, Forget as Forget, Gradient as Gradient, MeanLoss as MeanLoss, Value as Value
 from .meta_gradient import Maml as Maml

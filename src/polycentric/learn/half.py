@@ -1,8 +1,9 @@
-"""Training on one half of a client's examples, so that the other half can judge what was found from it."""
+"""Training on one half of a client's examples, and judging on the other half what came of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import require
 from ..stacks.cohort import Cohort
@@ -10,6 +11,7 @@ from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
 from .batches import Plan
 from .learner import Client, Learner
+from .measure import OnceOver
 from .train import Train
 
 HALVES = ("half0", "half1")  # what is learned from a model on the first half of a client's examples, and on the second
@@ -31,9 +33,7 @@ class TrainOnHalf(Learner):
 
     def plan(self, cohort: Cohort) -> Plan:
         """As training, on half the examples."""
-        sizes = Plan(cohort.sizes, None, half=self.half).sizes(cohort)
-        plan = self.train.plan(replace(cohort, sizes=sizes))
-        return replace(plan, steps=plan.steps * (sizes > 0), half=self.half)
+        return on_half(self.train, self.half, cohort)
 
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
         """As training."""
@@ -46,3 +46,43 @@ class TrainOnHalf(Learner):
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """What was learned, beside the model."""
         return {HALVES[self.half]: carry["model"]}
+
+
+@dataclass(frozen=True)
+class GainOnHalf(OnceOver):
+    """How much better examples of one half are served by one model than by another, both learned on the other halves.
+
+        gain_h  =  sum over examples of half h  of  merit(own_h') - merit(one_h'),      h' = 1 - h
+
+    The merit of an answer is 1 where it is right; where numbers are predicted, minus its loss.
+    """
+
+    half: int
+    passes = 2 / 3  # two models, no way back
+
+    def plan(self, cohort: Cohort) -> Plan:
+        """Every example of the half once."""
+        return on_half(super(), self.half, cohort)
+
+    def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
+        """A sum of zero."""
+        return {"sum": rows["own0"].new_zeros(len(cohort))}
+
+    def step(self, carry: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
+        """Add some examples."""
+        own, one = (
+            client.task.goal.merit(client.task.predict(row | {"model": row[name]}, batch.x).detach(), batch.y)
+            for name in (f"own{1 - self.half}", f"one{1 - self.half}")
+        )
+        return {"sum": carry["sum"] + ((own - one) * (batch.weight > 0)).sum()}
+
+    def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
+        """The sum."""
+        return {f"gain{self.half}": carry["sum"][:, None]}
+
+
+def on_half(learner: Any, half: int, cohort: Cohort) -> Plan:
+    """A learner's plan, for one half of the examples."""
+    sizes = Plan(cohort.sizes, None, half=half).sizes(cohort)
+    plan: Plan = learner.plan(replace(cohort, sizes=sizes))
+    return replace(plan, steps=plan.steps * (sizes > 0), half=half)

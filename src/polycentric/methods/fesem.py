@@ -30,11 +30,22 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..errors import require
-from ..learn import HALVES, Choose, Train, TrainOnHalf, TryEach, candidates
+from ..learn import HALVES, Choose, GainOnHalf, Train, TrainOnHalf, TryEach, candidates
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Held, Mean, Method, Select, recipe
 from ..parts.objective import Prox, Term
 from ..parts.select import Sometimes
-from ..topology import Anchored, ByWays, Choice, Clusters, HowMany, NewcomerAssignment, Newcomers, Seeding
+from ..topology import (
+    Anchored,
+    ByWays,
+    Choice,
+    Clusters,
+    HowMany,
+    IfItPays,
+    NewcomerAssignment,
+    Newcomers,
+    Proposed,
+    Seeding,
+)
 
 
 @recipe
@@ -110,8 +121,10 @@ def fesem(
             )
             for how, who in ((long, first), (train, Sometimes(every, first)))
         )
+        both: dict[str, Any] = {"receives": ("own0", "own1", "one0", "one1"), "tells": ("gain0", "gain1")}
+        judge = Exchange((GainOnHalf(0), GainOnHalf(1)), IfItPays(most, **own), Proposed(), sends=(), **both)
         place = Exchange((train,), ByWays(most, **own), Newcomers(), sends=(), tells=("model",))
-        return Method("fesem", ((1, (learn,)), (1, (find, learn)), (1, (place, find_again, learn))))
+        return Method("fesem", ((1, (learn,)), (1, (find, judge, learn)), (1, (place, find_again, judge, learn))))
     seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)
     look = TryEach(k, train) if newcomers == "steps" else Choose(k)
     greet = NewcomerAssignment(k, absent=absent)

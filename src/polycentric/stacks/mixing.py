@@ -82,7 +82,12 @@ class Mixing:
 
     @staticmethod
     def sparse(
-        receiver: Tensor, sender: Tensor, weight: Tensor, shape: tuple[int, int], rest: Rest = "share"
+        receiver: Tensor,
+        sender: Tensor,
+        weight: Tensor,
+        shape: tuple[int, int],
+        rest: Rest = "share",
+        of: str | None = None,
     ) -> Mixing:
         """Links one by one; the same pair named twice adds up."""
         receiver, sender, weight = receiver.cpu().long(), sender.cpu().long(), weight.cpu().double()
@@ -91,7 +96,7 @@ class Mixing:
         _check_indices("sender", sender, shape[1])
         pair, place = torch.unique(receiver * shape[1] + sender, return_inverse=True)
         merged = torch.zeros(len(pair), dtype=torch.float64).index_add_(0, place, weight)
-        return Mixing("sparse", shape, merged, pair // max(shape[1], 1), pair % max(shape[1], 1), rest)
+        return Mixing("sparse", shape, merged, pair // max(shape[1], 1), pair % max(shape[1], 1), rest, of)
 
     @staticmethod
     def gather(index: Tensor, n_senders: int, rest: Rest = "share", of: str | None = None) -> Mixing:

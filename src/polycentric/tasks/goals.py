@@ -28,6 +28,7 @@ class Goal:
 
     loss: Loss
     answers: Callable[[Tensor], Tensor]  # outputs to what is compared with the targets
+    merit: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> how well each example is served, more is better
 
 
 def class_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -48,7 +49,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 GOALS: dict[Kind, Goal] = {
-    "classes": Goal(class_error, lambda outputs: outputs.argmax(-1)),
-    "labels": Goal(label_error, lambda outputs: (outputs > 0).long()),
-    "numbers": Goal(squared_error, lambda outputs: outputs.double()),
+    "classes": Goal(class_error, lambda z: z.argmax(-1), lambda z, y: (z.argmax(-1) == y).to(z.dtype)),
+    "labels": Goal(label_error, lambda z: (z > 0).long(), lambda z, y: ((z > 0) == (y > 0)).to(z.dtype).mean(-1)),
+    "numbers": Goal(squared_error, lambda z: z.double(), lambda z, y: -squared_error(z, y)),
 }

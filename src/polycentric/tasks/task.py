@@ -25,7 +25,7 @@ from ..data.federation import Inputs
 from ..errors import UsageError
 from ..models import MODELS, build
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
-from .goals import GOALS, Loss
+from .goals import GOALS, Goal, Loss
 from .metric import Metric
 
 
@@ -55,6 +55,7 @@ class Task:
     metrics: tuple[Metric, ...] = ()  # of the user's own
     several: Inputs = ()  # what the module is called with, where that is not x as a whole
     augment: Augment | None = None  # what happens to images in training
+    goal: Goal = GOALS["classes"]
 
     @staticmethod
     def of(
@@ -79,7 +80,7 @@ class Task:
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
         own = tuple(metrics)
-        task = Task(module, loss or goal.loss, cut, dtype, federation.symbols, precision, own, several, augment)
+        task = Task(module, loss or goal.loss, cut, dtype, federation.symbols, precision, own, several, augment, goal)
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
         outputs = task.try_out(federation.train.x[:2], federation.n_outputs)
         targets = task.targets(federation.train.y[: len(outputs)].to(task.device))

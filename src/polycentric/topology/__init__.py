@@ -23,7 +23,7 @@ from .clusters.assignment import (
     squared_distances as squared_distances,
 )
 from .clusters.candidates import Choice as Choice, NewcomerAssignment as NewcomerAssignment, Newcomers as Newcomers
-from .clusters.how_many import ByWays as ByWays, HowMany as HowMany
+from .clusters.how_many import ByWays as ByWays, HowMany as HowMany, IfItPays as IfItPays, Proposed as Proposed
 from .clusters.seeding import Seeding as Seeding, TrimmedSeeding as TrimmedSeeding
 from .clusters.splitting import Splitting as Splitting, bipartition as bipartition, similarities as similarities
 from .graphs.gossip import Gossip as Gossip, Graph as Graph, metropolis as metropolis, weights_for as weights_for

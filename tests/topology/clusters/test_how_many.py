@@ -12,7 +12,7 @@ import polycentric as pc
 from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
 from polycentric.topology.clusters.assignment import agreement, inner_products
-from polycentric.topology.clusters.how_many import HowMany, foretold
+from polycentric.topology.clusters.how_many import HowMany, IfItPays, foretold
 from polycentric.topology.clusters.splitting import cosines
 from support import everyone, random
 
@@ -121,6 +121,41 @@ def test_clients_that_drift_are_moved_and_the_record_says_when(k: Any) -> None:
     assert agreement(place.numpy(), now.numpy()) == 1.0
     moved = later.state.memory["moved_in"] >= 0
     assert torch.equal(moved, drift) and set(later.state.memory["moved_in"][drift].tolist()) == {10}
+
+
+@pytest.mark.parametrize(("before", "gain", "after"), [
+    ([0, 0, 0, 0], [1, 1, 0, -1], [0, 0, 1, 1]),
+    ([0, 0, 0, 0], [1, 0, 0, -1], [0, 0, 0, 0]),
+    ([0, 0, 1, 1], [1, 0, 0, -3], [0, 0, 1, 1]),
+    ([0, 1, 1, 1], [-1, -1, -2, -1], [1, 1, 1, 1]),
+])  # fmt: skip
+def test_several_centers_must_pay(before: list[int], gain: list[int], after: list[int]) -> None:
+    """From one to several where they gain at all; from several to one, the largest, only where they clearly lose."""
+    topology, place = IfItPays(3, together=True), torch.tensor(before)
+    memory = topology.remembers(4) | HowMany(3).remembers(4)
+    memory |= {"assignment": place, "proposed": torch.tensor([0, 0, 1, 1]), "placed": torch.ones(4).bool()}
+    told = {"gain0": torch.tensor(gain)[:, None].double(), "gain1": torch.zeros(4, 1)}
+    found = topology.place(memory, everyone(4), {}, told)
+    assert found["assignment"].tolist() == after and found["before"].tolist() == before
+    centers = {"model": torch.tensor([[1.0], [2.0], [3.0]])}
+    new = topology.meet(memory | found, everyone(4), centers)[1]["model"][:, 0].tolist()
+    assert new == [1.0, 1.0 if 1 in after and 1 not in before else 2.0, 3.0]
+
+
+@pytest.mark.parametrize(("partition", "several"), [("dirichlet=0.3", False), ("classes=2", True)])
+def test_clients_that_differ_without_groups_get_several_centers_only_where_that_pays(
+    partition: str, several: bool
+) -> None:
+    """Labels alone: with three tenths of skew one center serves best, with two classes a client several do."""
+    federation = pc.load("digits", partition=partition, clients=40)
+    how: dict[str, Any] = {"model": "mlp", "rounds": 4, "fine_tune": 0, "evaluate_every": 4}
+    auto, average = (
+        pc.run(method, federation, **how)
+        for method in (pc.fesem(k="auto", **TRAINING), pc.fedavg(equal=True, **TRAINING))
+    )
+    assert (auto.metrics["clusters"] > 1) == several
+    gain = auto.metrics["micro_accuracy"] - average.metrics["micro_accuracy"]
+    assert gain > 0.1 if several else gain == 0
 
 
 def test_the_executor_does_not_matter() -> None:

@@ -14,7 +14,11 @@ clients, and chance decides which. So the mean error is least at the number of g
 are none. Clients that differ without groups, by their labels say, are cut into as many as foretell best.
 
 The number of centers changes only where the new one foretells better by more than two standard errors over clients, and
-clients move between them only where that foretells better.
+clients move between them only where that foretells better. Then several centers must pay: every client compares, on
+either half of its examples, its group's mean of what was learned on the other halves with everybody's mean of it.
+
+    several from one:    where more examples are answered right by the groups' means
+    one from several:    where fewer are, by more than two standard errors over clients
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ...parts.select import Select
 from ...stacks import Cohort, Mixing, Stacks
 from ...stacks.draw import uniform
-from .anchor import Anchored, relabelled
+from ..base import Wires
+from .anchor import Anchored, OneModel, relabelled
 from .assignment import ByDistance, in_use, inner_products
 from .seeding import lloyd, seeded
 from .splitting import cosines
@@ -42,33 +48,35 @@ class HowMany(Anchored):
     """Up to K centers, as many as the clients' updates tell apart; all begin at the first.
 
     Clients send what they learn from the mean of the centers in use on each half of their examples, as `half0` and
-    `half1`; a center keeps the mean of its clients' halves, and `anchor`, the model they began from: by these newcomers
-    find their place (`ByWays`). A center that comes into use begins as the mean of those its clients had.
+    `half1`. The groups found are `proposed`: where they are several, `IfItPays` decides. A center keeps the mean of its
+    clients' halves, and `anchor`, the model they began from: by these newcomers find their place (`ByWays`).
     """
 
     def remembers(self, n_clients: int) -> Stacks:
-        """Also where clients were before."""
-        return super().remembers(n_clients) | {"before": torch.zeros(n_clients, dtype=torch.int64)}
+        """Also the groups that were found, and in which round."""
+        none = torch.zeros(n_clients, dtype=torch.int64)
+        return super().remembers(n_clients) | {"proposed": none, "proposed_in": none - 1}
 
     def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """The mean of the centers in use, for everybody."""
-        share = _share(memory, self.k)
-        center = share.nonzero()[:, 0]
-        n, k = len(cohort), len(center)
-        return Mixing.sparse(
-            torch.arange(n).repeat_interleave(k), center.repeat(n), share[center].repeat(n), (n, self.k)
-        )
+        used = in_use(memory, self.k).double()
+        return everybodys(used / used.sum(), cohort)
+
+    def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """The mean of every group that was found."""
+        return Mixing.scatter(memory["proposed"].cpu()[cohort.index], self.k, self.weights(cohort))
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
-        """The present number of groups, or another one where it is clearly better; then as `Anchored`."""
+        """The present number of groups, or another one where it is clearly better; one group is settled at once."""
         here = memory["assignment"].cpu()[cohort.index]
         if len(cohort) < FEWEST:
-            return {"before": here}
+            return {"proposed": here}
         start = _anchor(memory, centers, self.k)
         halves = inner_products(torch.cat([sent["half0"], sent["half1"]]), self.spans, origin=start)
         halves = (cosines(halves) if self.by == "cosine" else halves).nan_to_num(nan=0.0)
-        place = self.regrouped(halves, here, cohort)
-        return {"before": here} | self.placed(memory, cohort, relabelled(place, here, self.k))
+        found = relabelled(self.regrouped(halves, here, cohort), here, self.k)
+        note = {"proposed": found, "proposed_in": torch.full_like(found, cohort.round)}
+        return note | (self.placed(memory, cohort, found) if groups_in(found) == 1 else {})
 
     def regrouped(self, halves: Tensor, here: Tensor, cohort: Cohort) -> Tensor:
         """The groups to have now, (clients,), from the inner products of both halves, (2 clients, 2 clients)."""
@@ -84,28 +92,87 @@ class HowMany(Anchored):
             best = k if tried[k][1].mean() < tried[best][1].mean() else best
             if k >= max(best, len(present)) + PATIENCE:
                 break
-        least = next(k for k in tried if _beyond(tried[k][1] - tried[best][1]) <= 1)  # the fewest that do as well
+        least = next(k for k in tried if beyond(tried[k][1] - tried[best][1]) <= 1)  # the fewest that do as well
         now = foretold(halves, names, len(present))
         same, error = tried.get(len(present), (names, now))
-        if _beyond(now - tried[least][1]) > CLEAR and _beyond(error - tried[least][1]) > CLEAR:
+        if beyond(now - tried[least][1]) > CLEAR and beyond(error - tried[least][1]) > CLEAR:
             return tried[least][0]
         return same if float(error.mean()) < float(now.mean()) else names
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
-        """Centers that come into use begin where their clients were; the model that all began from is kept."""
-        after = memory["assignment"].cpu()
-        before = after.clone()
-        before[arrived.index] = memory["before"].cpu()[arrived.index]
-        old = memory | {"assignment": before}
-        anchor, model = _anchor(old, centers, self.k), centers["model"].clone()
-        for new in sorted(set(after[arrived.index].tolist()) - set(before.tolist())):
-            came = before[arrived.index][after[arrived.index] == new].to(model.device)
-            model[new] = centers["model"][came].mean(0)
-        return memory, centers | {"model": model, "anchor": anchor.to(model).expand_as(model).clone()}
+        """The model that all began from is kept."""
+        anchor = _anchor(memory, centers, self.k).to(centers["model"])
+        return memory, centers | {"anchor": anchor.expand_as(centers["model"]).clone()}
 
     def words(self, n_clients: int) -> str:
         """Who is grouped by what."""
         return f"up to {self.k} centers: as many as updates on halves of the clients' examples tell apart"
+
+
+@dataclass(frozen=True)
+class Proposed(Select):
+    """Everybody for whom one of several groups was found in this round."""
+
+    def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
+        """Nobody, where there is one group or none was looked for."""
+        there = everyone[memory["proposed_in"].cpu()[everyone.index] == everyone.round]
+        return there if groups_in(memory["proposed"].cpu()[there.index]) > 1 else there[:0]
+
+
+@dataclass(frozen=True)
+class IfItPays(ByDistance):
+    """Several centers where they serve clients better than one; nothing is mixed.
+
+    The mean of a client's group comes down as `own0` and `own1`, everybody's as `one0` and `one1`; clients tell their
+    `gain0` and `gain1`. A center that comes into use begins as the mean of those its clients had.
+    """
+
+    whole = True
+
+    def n_centers(self, n_clients: int) -> int:
+        """K."""
+        return self.k
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """Also where clients were before."""
+        return super().remembers(n_clients) | {"before": torch.zeros(n_clients, dtype=torch.int64)}
+
+    @property
+    def wires(self) -> Wires:
+        """One model for each name."""
+        return OneModel()
+
+    def down(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
+        """Of what was learned on a half: the mean of one's own group, or of all."""
+        place, of = memory["proposed"].cpu(), f"half{name[-1]}"
+        if name.startswith("own"):
+            return Mixing.gather(place[cohort.index], self.k, of=of)
+        there = memory["proposed_in"].cpu() == cohort.round
+        sizes = torch.bincount(place[there], minlength=self.k).double()
+        return everybodys(sizes / sizes.sum(), cohort, of)
+
+    def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """The groups that were found; or one center, the present one or the largest."""
+        here, found = (memory[name].cpu()[cohort.index] for name in ("assignment", "proposed"))
+        gain = (sent["gain0"] + sent["gain1"])[:, 0].double().cpu() / cohort.sizes
+        one = groups_in(here) == 1
+        pays = float(gain.mean()) > 0 if one else beyond(gain) > -CLEAR
+        return {"before": here} | self.placed(memory, cohort, found if pays else here.mode().values.expand_as(here))
+
+    def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
+        """Centers that come into use begin where their clients were."""
+        after = memory["assignment"].cpu()
+        before = after.clone()
+        before[arrived.index] = memory["before"].cpu()[arrived.index]
+        model = centers["model"].clone()
+        for new in sorted(set(after[arrived.index].tolist()) - set(before.tolist())):
+            came = before[arrived.index][after[arrived.index] == new].to(model.device)
+            model[new] = centers["model"][came].mean(0)
+        return memory, centers | {"model": model}
+
+    def words(self, n_clients: int) -> str:
+        """On what it depends."""
+        return "several centers where their clients are served better by them than by one"
 
 
 @dataclass(frozen=True)
@@ -157,7 +224,12 @@ def foretold(halves: Tensor, place: Tensor, k: int) -> Tensor:
     return (far.flip(0).gather(2, chosen)[..., 0]).mean(0)
 
 
-def _beyond(gain: Tensor) -> float:
+def groups_in(place: Tensor) -> int:
+    """How many different labels there are."""
+    return len(set(place.tolist()))
+
+
+def beyond(gain: Tensor) -> float:
     """A mean over clients in its standard errors; 0 where nobody gains."""
     error = float(gain.std()) / len(gain) ** 0.5
     return float(gain.mean()) / error if error > 0 else 0.0
@@ -169,12 +241,14 @@ def middle(halves: Tensor) -> Tensor:
     return (halves[:n, :n] + halves[n:, n:] + halves[:n, n:] + halves[n:, :n]) / 4
 
 
-def _share(memory: Stacks, k: int) -> Tensor:
-    """1 / (centers in use) at each of them, else 0, (k,) float64."""
-    used = in_use(memory, k).double()
-    return used / used.sum()
+def everybodys(share: Tensor, cohort: Cohort, of: str | None = None) -> Mixing:
+    """The same mean of centers, with shares (k,), for every client."""
+    center, n = share.nonzero()[:, 0], len(cohort)
+    client, weight = torch.arange(n).repeat_interleave(len(center)), share[center].repeat(n)
+    return Mixing.sparse(client, center.repeat(n), weight, (n, len(share)), of=of)
 
 
 def _anchor(memory: Stacks, centers: Stacks, k: int) -> Tensor:
     """The mean of the centers in use, (width,) float64."""
-    return _share(memory, k).to(centers["model"].device) @ centers["model"].double()
+    used = in_use(memory, k).double()
+    return (used / used.sum()).to(centers["model"].device) @ centers["model"].double()
