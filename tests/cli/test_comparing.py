@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,7 @@ def test_the_reference_is_who_was_asked_for(compared):
 
 def test_who_gains_is_named_by_client_and_group(compared):
     shown = compared("--who")
+    assert all(re.search(rf"{name}.*; of 5 clients \d gain and \d lose", shown) for name in ("nofed", "fedprox"))
     assert "who gains against fedavg" in shown and all(word in shown for word in ("anna", "emil", "north", "south"))
     lines = list(csv.DictReader(io.StringIO(compared("--who", "--format", "csv"))))
     assert [line["method"] for line in lines] == ["nofed"] * 5 + ["fedprox"] * 5

@@ -64,6 +64,17 @@ def test_less_is_better_of_an_error():
     assert back[1]["difference"] is None and back[0]["difference"]["told"].startswith("a loses to b")
 
 
+def test_what_is_left_after_fine_tuning_is_said():
+    alone = row("a", [0.5, 0.6, 0.7], personalised=[0.8, 0.8, 0.8])
+    better = row("b", [0.6, 0.7, 0.8], personalised=[0.8, 0.81, 0.79])
+    found = with_differences([alone, better], CELL)[1]["difference"]
+    assert found["fine_tuned"] == pytest.approx([0, 0.01, -0.01])
+    assert found["told"].endswith("; after fine-tuning +0.0 ± 0.6 points, which cannot be told from none")
+    clear = with_differences([alone, better | {"personalised": [0.85, 0.86, 0.84]}], CELL)[1]["difference"]
+    assert clear["told"].endswith("; after fine-tuning +5.0 ± 0.6 points")
+    assert "fine_tuned" not in with_differences([alone, row("b", [0.6, 0.7, 0.8])], CELL)[1]["difference"]
+
+
 def test_other_examples_are_not_paired():
     other = row("b", [0.9, 0.9, 0.9]) | {"fingerprints": ["f0", "x", "f2"]}
     assert "other examples" in with_differences([row("a", [0.1] * 3), other], CELL)[1]["difference"]["told"]

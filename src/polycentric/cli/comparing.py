@@ -48,7 +48,7 @@ def compare(
     """
     from ..errors import require, unknown
     from ..runs.grid import compared, known
-    from ..runs.paired import is_less, reference_of, unequal, who as who_gains, with_differences
+    from ..runs.paired import is_less, reference_of, unequal, with_differences, with_who
     from ..runs.settings import pairs
     from .screen import counting, say
     from .tables import FORMATS
@@ -68,10 +68,10 @@ def compare(
     with interruptible(), counting("compare", len(cells), quiet or as_json or form != "table") as progress:
         rows = compared(cells, out, jobs, progress, methods * seeds)
     rows = with_differences(rows, cells, against, by)
-    if who:
-        for row in (row for row in rows if row["difference"]):
-            metric = row["difference"]["metric"]
-            row["who"] = who_gains(row, rows[reference], metric, is_less(metric, cells))
+    for place, row in enumerate(rows):
+        if row["difference"]:
+            full = with_who(row, rows[reference], is_less(row["difference"]["metric"], cells))
+            rows[place] = full if who else {key: value for key, value in full.items() if key != "who"}
     for line in unequal(rows, cells, work=not unequal_work):
         say(f"note: {line}")
     _told(rows, seeds, cells[0], "json" if as_json else form, who)

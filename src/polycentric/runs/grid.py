@@ -319,7 +319,7 @@ def compared(
         metrics = good[0]["metrics"] if good else {}
         row["metrics"] = {metric: [s["metrics"].get(metric) for s in good] for metric in metrics}
         tuned = [(s.get("personalised") or {}).get(leading(metrics)) for s in good]
-        row["personalised"] = [score for score in tuned if score is not None]
+        row["personalised"] = tuned if None not in tuned else []
         if alone and ran[0]["method"] != "nofed":
             row["share_below_alone"] = [
                 _below(served(s["run_dir"]), alone[s["seed"]]) for s in good if s["seed"] in alone
