@@ -9,8 +9,8 @@
 
 Of a number, boolean or date that is missing (empty, NA, NaN, ?, null) the cell is `nan` until the examples are dealt
 (`filled`): then it is the median over training examples, and a column "NAME missing" of 0 and 1 says so, where any was
-missing in training. A category that is missing is a value like others. A column that holds numbers and other texts, such
-as <0.5, is asked about; where the user says that it is a number, those texts are missing (`loose`).
+missing in training. A category that is missing is a value like others. A column that holds numbers and other texts,
+such as <0.5, is asked about; where the user says that it is a number, those texts are missing (`loose`).
 
 A *spec* says all that about one column, as JSON can hold it; the specs of a table are part of its recipe.
 """

@@ -347,7 +347,7 @@ def _json(arrays: Arrays, key: str) -> Any:
 
 
 def _recipe(name: str, arrays: Arrays) -> dict[str, Any] | None:
-    recipe = _json(arrays, "recipe")
+    recipe: dict[str, Any] | None = _json(arrays, "recipe")
     require("recipe" not in arrays or isinstance(recipe, dict), f"{name}: recipe must be a JSON object as a text")
     return recipe
 

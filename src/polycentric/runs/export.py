@@ -8,8 +8,10 @@ Beside FILE stands FILE.json: which model, what goes in and what comes out, whos
 which data. A file gets its name only after it was loaded again and gave the outputs of the run's model, to rounding.
 
 What goes into a .pt2 or .onnx file are examples as they are before anything is done to them: bytes of pictures (divided
-by 255 inside), features in their own units (standardised inside, where the run's were), symbols. What comes out are the
-outputs z of the model: `softmax(z)` are probabilities of classes, `sigmoid(z)` of labels, numbers are themselves.
+by 255 inside), features in their own units (standardised inside, where the run's were), symbols; several inputs one by
+one, each in its own shape. Rows of a table become numbers, and pictures get their size, outside: the lines that are
+printed do it. What comes out are the outputs z of the model: `softmax(z)` are probabilities of classes, `sigmoid(z)` of
+labels, numbers are themselves.
 
 A .pt2 is a zip file of JSON and raw numbers. `torch.export.load` unpickles what an archive tells it to; ours hold no
 pickle at all (torch's example inputs are left out), but a stranger's may, so it is not a format to take from strangers.
@@ -20,24 +22,26 @@ from __future__ import annotations
 import copy
 import io
 import json
+import keyword
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..data.federation import Scaling
+from ..data.federation import Federation, Scaling
 from ..errors import UsageError, require, unknown
 from ..language.own_code import is_own
 from ..models import MODELS
+from ..stacks.draw import uniform
 from ..tasks.task import side_by_side
 from .checkpoint import renamed
 from .machine import versions
@@ -75,13 +79,65 @@ class FromRaw(nn.Module):
     def __init__(self, run: Run, module: nn.Module) -> None:
         super().__init__()
         self.model, self.task = module.requires_grad_(False), run.clients.task
-        scaling = run.federation.scaling
+        scaling, self.several = run.federation.scaling, bool(run.federation.inputs)
         self.scaling = None if scaling is None else Scaling(scaling.mean.cpu(), scaling.spread.cpu())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs, (batch, n_outputs)."""
+    def forward(self, *given: Tensor) -> Tensor:
+        """Outputs, (batch, n_outputs), of x, or of several inputs."""
+        x = given[0]
+        if self.several:
+            each = [part.float() / 255 if part.dtype == torch.uint8 else part for part in given]
+            x = torch.cat([part.flatten(1) for part in each], 1)
         x = x if self.scaling is None else self.scaling(x)
         return side_by_side(self.model(*self.task.arguments(self.task.inputs(x))))
+
+
+class Argument(NamedTuple):
+    """Something that an exported model is called with."""
+
+    name: str  # in the file
+    variable: str  # in the lines that are printed
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def words(self) -> str:
+        """Shape and type, for people."""
+        return f"{self.variable}: ({', '.join(map(str, ('batch', *self.shape)))}), {self.dtype}"
+
+
+def arguments(run: Run) -> list[Argument]:
+    """What goes into a model: x, or several inputs under their own names."""
+    federation = run.federation
+    if not federation.inputs:
+        return [Argument("x", "x", federation.shape, str(federation.train.x.dtype)[6:])]
+    kinds = (federation.recipe or {}).get("inputs", {})
+    taken = {
+        *keyword.kwlist,
+        *"x torch json Path model build load_file about mean spread parts outputs session".split(),
+    }
+    return [
+        Argument(
+            name,
+            name if name.isidentifier() and name not in taken else f"input_{at}",
+            shape,
+            kinds.get(name, "float32"),
+        )
+        for at, (name, shape) in enumerate(federation.inputs)
+    ]
+
+
+def _apart(run: Run, x: Tensor) -> tuple[Tensor, ...]:
+    """Examples as a model is called with them, from rows that were not scaled yet."""
+    given = arguments(run)
+    if not run.federation.inputs:
+        return (x,)
+    parts = torch.split(x, [math.prod(one.shape) for one in given], 1)
+    shaped = [part.reshape(-1, *one.shape) for part, one in zip(parts, given, strict=True)]
+    return tuple(
+        (part * 255).round().to(torch.uint8) if one.dtype == "uint8" else part
+        for part, one in zip(shaped, given, strict=True)
+    )
 
 
 def export(
@@ -136,11 +192,12 @@ def _written(run: Run, whose: Holder, path: Path, format: str, force: bool) -> E
     path.parent.mkdir(parents=True, exist_ok=True)
     module = task.loaded(whose.rows).cpu()
     x, right = examples_for(run, whose)
+    given = _apart(run, x)
     found: list[float] = []
 
     def write(temporary: Path) -> None:
-        again = WRITERS[format](run, module, x, temporary)
-        found.extend(_off(run, whose, path, again, x, right) if again else ())
+        again = WRITERS[format](run, module, given, temporary)
+        found.extend(_off(run, whose, path, again, given, right) if again else ())
 
     digest = renamed(path, write)
     with torch.no_grad():
@@ -160,19 +217,34 @@ def examples_for(run: Run, whose: Holder) -> tuple[Tensor, Tensor]:
         split = next((part for part in mine if len(part)), split)
     x = split.x[:CHECKED]
     x = x if len(x) > 1 else torch.cat([x, x])
+    x = _made_up(federation) if federation.absent else x
     with torch.no_grad():
         right = task.predict(whose.rows, task.inputs(x.to(task.device))).cpu()
     x, scaling = x.cpu(), federation.scaling
     return x if scaling is None else (x.double() * scaling.spread.cpu() + scaling.mean.cpu()).to(x.dtype), right
 
 
+def _made_up(federation: Federation) -> Tensor:
+    """Examples to compare models on, where the run's own are not here."""
+    x, scaling = federation.train.x, federation.scaling
+    drawn = uniform(0, "made up", torch.arange(CHECKED * math.prod(federation.shape))).reshape(
+        CHECKED, *federation.shape
+    )
+    if not x.is_floating_point():
+        return (drawn * (federation.symbols or 256)).to(x.dtype)
+    if federation.inputs:  # some may be bytes
+        drawn = (255 * drawn).round() / 255
+        return (drawn if scaling is None else scaling(drawn)).to(x.dtype)
+    return (4 * drawn - 2).to(x.dtype)
+
+
 def _off(
-    run: Run, whose: Holder, path: Path, again: Callable[[Tensor], Tensor], x: Tensor, right: Tensor
+    run: Run, whose: Holder, path: Path, again: Callable[..., Tensor], given: tuple[Tensor, ...], right: Tensor
 ) -> Iterator[float]:
     """How far the outputs of what was written are from the run's own: of all examples together, and of one alone."""
     for part in (slice(None), slice(1)):
         with torch.no_grad():
-            found = again(x[part])
+            found = again(*(one[part] for one in given))
         off = float((found - right[part]).abs().max())
         most = OFF[run.clients.task.dtype] * max(1.0, float(right.abs().max()))
         if not off <= most:
@@ -186,7 +258,7 @@ def _off(
 # -- the formats: each writes a file, and gives what loads it again ---------------------------------------------------
 
 
-def _safetensors(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tensor], Tensor]:
+def _safetensors(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor]:
     save_file({name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}, path)
     again = copy.deepcopy(module)
     for tensor in again.state_dict().values():
@@ -195,22 +267,23 @@ def _safetensors(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable
     return FromRaw(run, again).eval()
 
 
-def _torch_export(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tensor], Tensor]:
+def _torch_export(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor]:
     with _traced(run, "torch-export"):
-        program = torch.export.export(FromRaw(run, module).eval(), (x,), dynamic_shapes=({0: _batch()},), strict=False)
+        program = torch.export.export(FromRaw(run, module).eval(), given, dynamic_shapes=_any(given), strict=False)
         program.example_inputs = None  # they would be a pickle
         stream = io.BytesIO()
         torch.export.save(program, stream)
     path.write_bytes(stream.getvalue())
-    again: Callable[[Tensor], Tensor] = torch.export.load(io.BytesIO(path.read_bytes())).module()
+    again: Callable[..., Tensor] = torch.export.load(io.BytesIO(path.read_bytes())).module()
     return again
 
 
-def _onnx(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tensor], Tensor] | None:
+def _onnx(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor] | None:
+    names = [one.variable for one in arguments(run)]
     with _traced(run, "onnx"):
         whole = FromRaw(run, module).eval()
-        how: dict[str, Any] = {"input_names": ["x"], "output_names": ["outputs"], "dynamic_shapes": ({0: _batch()},)}
-        program: Any = torch.onnx.export(whole, (x,), dynamo=True, verbose=False, **how)
+        how: dict[str, Any] = {"input_names": names, "output_names": ["outputs"], "dynamic_shapes": _any(given)}
+        program: Any = torch.onnx.export(whole, given, dynamo=True, verbose=False, **how)
         path.write_bytes(program.model_proto.SerializeToString())
     if find_spec("onnxruntime") is None:
         warnings.warn("the .onnx file was not run: pip install onnxruntime, and export again to check it", stacklevel=5)
@@ -218,19 +291,22 @@ def _onnx(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tenso
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+    return lambda *some: torch.from_numpy(
+        session.run(None, {name: one.numpy() for name, one in zip(names, some, strict=True)})[0]
+    )
 
 
-WRITERS: dict[str, Callable[[Run, nn.Module, Tensor, Path], Callable[[Tensor], Tensor] | None]] = {
+WRITERS: dict[str, Callable[[Run, nn.Module, tuple[Tensor, ...], Path], Callable[..., Tensor] | None]] = {
     "safetensors": _safetensors,
     "torch-export": _torch_export,
     "onnx": _onnx,
 }
 
 
-def _batch() -> Any:
-    """Any number of examples."""
-    return torch.export.Dim("batch")
+def _any(given: tuple[Tensor, ...]) -> Any:
+    """Any number of examples, the same of all inputs."""
+    batch = torch.export.Dim("batch")
+    return (tuple({0: batch} for _ in given),)
 
 
 @contextmanager
@@ -259,6 +335,7 @@ def _traced(run: Run, format: str) -> Iterator[None]:
 def description(run: Run, whose: Holder, path: Path, format: str, digest: str, lines: str) -> dict[str, Any]:
     """All that somebody who has only the file must know."""
     federation, task, scaling = run.federation, run.clients.task, run.federation.scaling
+    outside, inside = before(run)
     return {
         "file": path.name,
         "format": format,
@@ -268,7 +345,7 @@ def description(run: Run, whose: Holder, path: Path, format: str, digest: str, l
         "class": type(task.module).__name__,
         "input_shape": list(federation.shape),
         "input_dtype": str(federation.train.x.dtype)[6:],
-        "inputs": [[name, list(shape)] for name, shape in task.several],
+        "inputs": [[one.name, list(one.shape), one.dtype] for one in arguments(run)],
         "symbols": federation.symbols,
         "outputs": federation.n_outputs,
         "outputs_are": PREDICTS[federation.kind],
@@ -277,8 +354,8 @@ def description(run: Run, whose: Holder, path: Path, format: str, digest: str, l
         "classes": list(federation.classes),
         "targets": list(federation.targets),
         "columns": list(federation.columns),
-        "before": before(run) or "nothing",
-        "before_is_inside": format != "safetensors",
+        "before": "; then ".join([*outside, *([] if format != "safetensors" else inside)]) or "nothing",
+        "inside": "; then ".join(inside if format != "safetensors" else []) or "nothing",
         "scaling": None if scaling is None else {"mean": scaling.mean.tolist(), "spread": scaling.spread.tolist()},
         "recipe": federation.recipe,
         "layers": {name: list(tensor.shape) for name, tensor in task.module.state_dict().items()},
@@ -290,38 +367,62 @@ def description(run: Run, whose: Holder, path: Path, format: str, digest: str, l
     }
 
 
-def before(run: Run) -> str:
-    """What is done to an example before the model sees it, in words."""
-    federation = run.federation
-    rows = ["rows of a table become numbers by the recipe"] if federation.recipe is not None else []
-    scaled = ["features are standardised, (x - mean) / spread"] if federation.scaling is not None else []
-    whole = federation.train.x.dtype == torch.uint8 and not federation.symbols
-    return "; then ".join([*rows, *scaled, *(["bytes are divided by 255"] if whole else [])])
+def before(run: Run) -> tuple[list[str], list[str]]:
+    """What is done to an example before the model sees it, in words: what no file can do, and what one can."""
+    federation, recipe, given = run.federation, run.federation.recipe or {}, arguments(run)
+    outside = ["rows of a table become numbers by the recipe (rows_to_inputs)"] if "columns" in recipe else []
+    if "pictures" in recipe:
+        size, grey = recipe["pictures"]["size"], "grey" if recipe["pictures"]["channels"] == 1 else "in colour (RGB)"
+        resized = f"resized to {size[0]}x{size[1]} (height x width, bilinear) and " if size else ""
+        outside = [f"pictures are {resized}made {grey} (pictures_to_inputs)"]
+    pixels = [one.name for one in given if one.dtype == "uint8" and not federation.symbols]
+    of = f" of {' and '.join(pixels)}" if federation.inputs else ""
+    inside = [f"bytes{of} are divided by 255"] if pixels else []
+    inside += ["the inputs are laid end to end in one row"] if federation.inputs else []
+    what = "every number of that row is" if federation.inputs else "features are"
+    inside += [f"{what} standardised, (x - mean) / spread"] if federation.scaling is not None else []
+    return outside, inside
 
 
 def loading(run: Run, path: Path, about: Path, format: str, heads: bool = False) -> str:
-    """Lines of Python that load a file and compute `outputs` of some `x`; `heads`: the module gives several."""
-    kind = str(run.federation.train.x.dtype)[6:]
-    what = f"# x: ({', '.join(map(str, ('batch', *run.federation.shape)))}), {kind}"
-    if format == "torch-export":
-        load = f"model = torch.export.load({str(path)!r}).module()"
-        return "\n".join(["import torch", "", load, f"outputs = model(x)  {what}"])
+    """Lines of Python that load a file and compute `outputs`; `heads`: the module gives several.
+
+    They begin with what somebody has: rows of a table in a file, pictures, `x`, or several inputs by name.
+    """
+    recipe, given = run.federation.recipe or {}, arguments(run)
+    what, names = "; ".join(one.words for one in given), [one.variable for one in given]
+    getter, getting = "", list[str]()
+    if "columns" in recipe:
+        getter = "read_rows, rows_to_inputs"
+        getting = ['x = rows_to_inputs(about["recipe"], read_rows("new.csv"))  # or a list of {column: value}']
+    elif "pictures" in recipe:
+        getter, getting = "pictures_to_inputs", ['x, _ = pictures_to_inputs(about["recipe"], ["new.png"])']
+    ours = format == "safetensors"
+    first = ["import json", "from pathlib import Path", ""] if ours or getter else []
+    first += ["import onnxruntime"] if format == "onnx" else ["import torch"]
+    first += [f"from polycentric.data import {getter}"] if getter else []
+    first += ["from polycentric.models import build", "from safetensors.torch import load_file"] if ours else []
+    first += ["", *([f"about = json.loads(Path({str(about)!r}).read_text())"] if ours or getter else [])]
+    if ours:
+        last = ["outputs = torch.cat([part.flatten(1) for part in outputs], 1)  # several heads"] if heads else []
+        return "\n".join([*first, *_building(run, path), *getting, *_calling(run, given, what), *last])
     if format == "onnx":
+        as_numpy = [f"{name}.numpy()" if getter else name for name in names]
+        fed = ", ".join(f'"{name}": {value}' for name, value in zip(names, as_numpy, strict=True))
         load = f"session = onnxruntime.InferenceSession({str(path)!r})"
-        run_it = f'outputs = session.run(None, {{"x": x}})[0]  {what}, of numpy'
-        return "\n".join(["import onnxruntime", "", load, run_it])
-    last = ["outputs = torch.cat([part.flatten(1) for part in outputs], 1)  # several heads"] if heads else []
-    return "\n".join([*_building(run, path, about), *_calling(run, what), *last])
+        call = f"outputs = session.run(None, {{{fed}}})[0]  # {what}, of numpy"
+    else:
+        load = f"model = torch.export.load({str(path)!r}).module()"
+        call = f"outputs = model({', '.join(names)})  # {what}"
+    return "\n".join([*first, load, *getting, call])
 
 
-def _building(run: Run, path: Path, about: Path) -> Iterator[str]:
+def _building(run: Run, path: Path) -> Iterator[str]:
     """The module, with the parameters of a file."""
     task = run.clients.task
     ours = run.model in MODELS or is_own(run.model)
     known = repr(run.model) if ours else run.model if run.model.isidentifier() else "your_model"
-    yield from ("import json", "from pathlib import Path", "", "import torch", "from polycentric.models import build")
-    yield from ("from safetensors.torch import load_file", "", f"about = json.loads(Path({str(about)!r}).read_text())")
-    shape = '{name: tuple(shape) for name, shape in about["inputs"]}' if task.several else 'about["input_shape"]'
+    shape = '{name: tuple(shape) for name, shape, _ in about["inputs"]}' if task.several else 'about["input_shape"]'
     own = "" if ours else f"  # {known}: your own, as the run had it"
     yield f'model = build({known}, {shape}, about["outputs"], symbols=about["symbols"]).eval(){own}'
     if task.dtype != torch.float32:
@@ -329,9 +430,13 @@ def _building(run: Run, path: Path, about: Path) -> Iterator[str]:
     yield f"model.load_state_dict(load_file({str(path)!r}))"
 
 
-def _calling(run: Run, what: str) -> Iterator[str]:
+def _calling(run: Run, given: Sequence[Argument], what: str) -> Iterator[str]:
     """An example is prepared as it was in the run, and the module called."""
-    task, scaling = run.clients.task, run.federation.scaling
+    task, scaling, note = run.clients.task, run.federation.scaling, f"  # {what}"
+    if run.federation.inputs:
+        each = [f"{one.variable}.float() / 255" if one.dtype == "uint8" else one.variable for one in given]
+        yield f"x = torch.cat([part.flatten(1) for part in [{', '.join(each)}]], 1){note}"
+        note = ""
     ready = f"x.to({task.dtype})"
     if task.symbols:
         ready = "x.long()"
@@ -339,8 +444,8 @@ def _calling(run: Run, what: str) -> Iterator[str]:
         ready += " / 255"
     if scaling is not None:
         yield 'mean, spread = (torch.tensor(about["scaling"][key]).double() for key in ("mean", "spread"))'
-        yield f"x = ((x - mean) / spread).float()  {what}"
-    note = "" if scaling is not None else f"  {what}"
+        yield f"x = ((x - mean) / spread).float(){note}"
+        note = ""
     if task.several:
         sizes, shapes = [math.prod(shape) for _, shape in task.several], [shape for _, shape in task.several]
         yield f"parts = torch.split({ready}, {sizes}, 1){note}"

@@ -26,7 +26,7 @@ from ..data.columns import heads, specs_of
 from ..data.formats import folders, picture_files
 from ..data.npz_file import renumbered
 from ..data.pictures import made_grey
-from ..data.sources import located
+from ..data.sources import built_in, located
 from ..data.table_file import SUFFIXES, csv_text, read_rows, rows_of
 from ..errors import UsageError, require
 from ..simulate.clients import Simulation
@@ -116,7 +116,7 @@ class Elsewhere:
 
 def assign(
     run: Run,
-    data: str | Path | Federation,
+    data: Any,
     *,
     partition: str | None = None,
     clients: int | None = None,
@@ -126,8 +126,8 @@ def assign(
 
     Arguments:
         run: a finished run.
-        data, partition, clients, data_seed: the other clients; as `polycentric.load`. Their features are scaled as the
-            run's were.
+        data, partition, clients, data_seed: the other clients; as `polycentric.load`, or a data frame. Their features
+            are scaled as the run's were.
     """
     if "model" in personal(run):
         raise UsageError(
@@ -143,7 +143,7 @@ def assign(
 
 def evaluate_on(
     run: Run,
-    data: str | Path | Federation,
+    data: Any,
     *,
     partition: str | None = None,
     clients: int | None = None,
@@ -154,8 +154,8 @@ def evaluate_on(
 
     Arguments:
         run: a finished run.
-        data, partition, clients, data_seed: the other clients; as `polycentric.load`. Their features are scaled as the
-            run's were.
+        data, partition, clients, data_seed: the other clients; as `polycentric.load`, or a data frame. Their features
+            are scaled as the run's were.
         all_new: everybody is a newcomer, whatever they are called.
     """
     other, told = fitting_data(run, data, partition, clients, data_seed)
@@ -256,7 +256,7 @@ def read_as_the_runs(ours: Federation, data: Any) -> tuple[Pool | None, list[str
     if Path(data).suffix.lower() in SUFFIXES:
         return _pool_of_rows(ours, read_rows(data), Path(data).stem)
     how = (ours.recipe or {}).get("pictures")
-    path = data if isinstance(data, Path) else located(data)
+    path = data if isinstance(data, Path) else None if built_in(data) else located(data)
     if how is None or path is None or not path.is_dir() or not picture_files(path):
         return None, []
     pool = folders(path, size=how["size"] and tuple(how["size"]))
@@ -270,7 +270,9 @@ def _pool_of_rows(ours: Federation, rows: Sequence[Mapping[str, Any]], name: str
     recipe = ours.recipe or {}
     if y is None or not bool(known.any()):
         raise UsageError(f"{name} lacks a column of {', '.join(recipe['target']['columns'])}: who is scored needs it")
-    said += [] if bool(known.all()) else [f"{name}: rows left out: {int((~known).sum())} without target, of {len(rows)}"]
+    said += (
+        [] if bool(known.all()) else [f"{name}: rows left out: {int((~known).sum())} without target, of {len(rows)}"]
+    )
     rows = [row for row, there in zip(rows, known.tolist(), strict=True) if there]
     column = recipe.get("client")
     if column is not None and column not in rows[0]:

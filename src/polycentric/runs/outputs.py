@@ -160,7 +160,9 @@ def clients_table(run: Run) -> str:
     marks = list(run.scores["in_use"].marks)  # of numbers to predict, several labels, a user's own
     heads = [f"{what}_{c}" for what in ("accuracy", "loss", *marks) for c in columns]
     group, trains, names = run.federation.group, run.now.trains, run.federation.group_names
-    rows = [["client", "group", *(["group_name"] if names else []), "test_examples", *heads, "took_part"]]
+    rows: list[list[Any]] = [
+        ["client", "group", *(["group_name"] if names else []), "test_examples", *heads, "took_part"]
+    ]
     for k, name in enumerate(run.federation.clients):
         values = [run.scores[c].accuracy[k] for c in columns] + [run.scores[c].loss[k] for c in columns]
         values += [run.scores[c].marks[mark].values[k] for mark in marks for c in columns]

@@ -278,8 +278,9 @@ def in_terms_of(federation: Federation, y: Tensor, classes: Sequence[str], what:
         require(tuple(classes) == ours, f"{what} has other labels than the run's data: {', '.join(strange[:5])}")
         return y
     strange = [name for name in classes if name not in ours]
-    if len(strange) == len(classes) and all(name.isdecimal() and int(name) < len(ours) for name in classes):
-        return torch.tensor([int(name) for name in classes])[y]  # a file without names: by number
+    numbers = all(name.isdecimal() and int(name) < len(ours) for name in classes)
+    if numbers and not any(name.isdecimal() for name in ours):  # a file without names: by number
+        return torch.tensor([int(name) for name in classes])[y]
     if strange:
         raise UsageError(f"{what} has a class '{strange[0]}', which is none of the run's: {', '.join(ours[:20])}")
     return torch.tensor([ours.index(name) for name in classes])[y]
@@ -330,7 +331,7 @@ def _table(federation: Federation, rows: Sequence[Mapping[str, Any]], what: str)
 def rows_by_recipe(
     federation: Federation, rows: Sequence[Mapping[str, Any]], what: str
 ) -> tuple[Tensor, Tensor | None, Tensor, list[str]]:
-    """Rows of a table by the recipe of the one that the run's data came from: x, y, which of y are known, what is said."""
+    """Rows of a table by the recipe of the run's: x, y, which of y are known, and what must be said."""
     recipe = federation.recipe
     if recipe is None or "columns" not in recipe:
         raise UsageError(
