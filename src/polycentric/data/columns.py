@@ -269,8 +269,8 @@ def unknown_cells(spec: Spec, sheet: Sheet) -> str:
     else:
         read, good = _parser(spec), spec.get("loose")
         strange = [cell for cell in column if good and not is_missing(cell) and read(cell) is None]
-        what, so = "no number", "it counts as missing"
-    few = [f"'{cell[:40]}'" for cell in dict.fromkeys(strange)]
+        what, so = "a text that is no number", "it counts as missing"
+    few = [f"'{cell[:40]}'" if cell else "nothing" for cell in dict.fromkeys(strange)]
     shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
     return f"column '{name}' holds {what} in {len(strange)} of {len(column)} rows ({shown}): {so}" if strange else ""
 

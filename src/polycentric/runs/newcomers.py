@@ -182,6 +182,8 @@ def evaluate_on(
         said.append(f"{int((~own).sum())} newcomers take {how}")
         center = [None if mine else numbers[k] for mine, k in zip(own.tolist(), at.tolist(), strict=True)]
     _warn_of_known_examples(run, other)
+    if run.federation.absent:
+        said.append("the run's own examples are not here, so nobody has looked whether it learned some of these")
     seen = Simulation(other, run.clients.task, seed=run.clients.seed, executor="looped", block=1)
     scores = scored(seen, other.test, _predictions(run, other, like, own, rows, at))
     attackers = own & run.clients.attackers[like.clamp(min=0)]

@@ -166,7 +166,11 @@ def prepared(federation: Federation, x: Tensor, what: str) -> Tensor:
     require(
         tuple(x.shape[1:]) == federation.shape,
         f"{what}: examples have shape {tuple(x.shape[1:])}, and the run's {federation.shape}"
-        + ("; pictures are resized here where the run's were, by data import --size" if x.dim() == 4 else ""),
+        + (
+            "; pictures are resized here where the run's were, by data import --size"
+            if x.shape[2:] != ours.shape[2:] and x.dim() == ours.dim() == 4
+            else ""
+        ),
     )
     alike = x.dtype == ours.dtype or (x.is_floating_point() and ours.is_floating_point()) or bool(federation.symbols)
     require(alike, f"{what}: examples are {_kind(x)}, and the run's {_kind(ours)}")

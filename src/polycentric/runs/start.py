@@ -462,5 +462,6 @@ def _handed_over(folder: Folder, needs: Sequence[str], given: Given) -> Given:
         raise UsageError(
             f"{folder.path} was started in Python with objects that cannot be written as text ({', '.join(missing)}): "
             f"resume it there, pc.resume({str(folder.path)!r}, {wanted}), or use pc.open for a finished run"
+            + (", with examples=False to predict or export without its data" if missing == ["federation"] else "")
         )
     return given
