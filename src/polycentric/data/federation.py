@@ -237,7 +237,7 @@ class Pool:
     client: Tensor | None = None  # (examples,) natural client; None: must be partitioned
     clients: tuple[str, ...] = ()  # names of the natural clients
     test: Tensor | None = None  # (examples,) bool; None: 80/20 at every client
-    common_test: Tensor | None = None  # (examples,) bool, the set's usual test part where clients are not natural
+    common_test: Tensor | None = None  # (examples,) bool, the same where a partition deals the examples, if it differs
     group: Tensor | None = None  # (examples,)
     group_names: tuple[str, ...] = ()
     protected: Tensor | None = None  # (examples,)

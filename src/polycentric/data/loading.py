@@ -101,8 +101,8 @@ def _source(
 def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2) -> Federation:
     """Deal a pool to clients and split what each has into train, valid and test.
 
-    Where the source says which examples are for testing, those are; for clients that are not natural, the
-    set's usual test part if it has one. Otherwise a part of every client's examples is held out.
+    Where the source says which examples are for testing, those are; where a partition deals the examples, those that
+    it names for that case, if it does. Otherwise a part of every client's examples is held out.
 
     Arguments:
         pool: the examples.

@@ -79,17 +79,32 @@ class FromRaw(nn.Module):
     def __init__(self, run: Run, module: nn.Module) -> None:
         super().__init__()
         self.model, self.task = module.requires_grad_(False), run.clients.task
-        scaling, self.several = run.federation.scaling, bool(run.federation.inputs)
+        scaling = run.federation.scaling
         self.scaling = None if scaling is None else Scaling(scaling.mean.cpu(), scaling.spread.cpu())
 
-    def forward(self, *given: Tensor) -> Tensor:
-        """Outputs, (batch, n_outputs), of x, or of several inputs."""
-        x = given[0]
-        if self.several:
-            each = [part.float() / 255 if part.dtype == torch.uint8 else part for part in given]
-            x = torch.cat([part.flatten(1) for part in each], 1)
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs, (batch, n_outputs)."""
         x = x if self.scaling is None else self.scaling(x)
         return side_by_side(self.model(*self.task.arguments(self.task.inputs(x))))
+
+
+class FromSeveral(nn.Module):
+    """The same from several inputs, which it lays end to end as `from_arrays` does."""
+
+    def __init__(self, whole: FromRaw) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Outputs, (batch, n_outputs)."""
+        each = [part.float() / 255 if part.dtype == torch.uint8 else part for part in given]
+        return torch.as_tensor(self.whole(torch.cat([part.flatten(1) for part in each], 1)))
+
+
+def from_raw(run: Run, module: nn.Module) -> nn.Module:
+    """A run's model from what its user has in hand, ready to predict."""
+    whole = FromRaw(run, module)
+    return (FromSeveral(whole) if run.federation.inputs else whole).eval()
 
 
 class Argument(NamedTuple):
@@ -264,12 +279,12 @@ def _safetensors(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: P
     for tensor in again.state_dict().values():
         tensor.zero_()  # whatever is not in the file is not there
     again.load_state_dict(load_file(path))
-    return FromRaw(run, again).eval()
+    return from_raw(run, again)
 
 
 def _torch_export(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor]:
     with _traced(run, "torch-export"):
-        program = torch.export.export(FromRaw(run, module).eval(), given, dynamic_shapes=_any(given), strict=False)
+        program = torch.export.export(from_raw(run, module), given, dynamic_shapes=_any(run), strict=False)
         program.example_inputs = None  # they would be a pickle
         stream = io.BytesIO()
         torch.export.save(program, stream)
@@ -281,8 +296,8 @@ def _torch_export(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: 
 def _onnx(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor] | None:
     names = [one.variable for one in arguments(run)]
     with _traced(run, "onnx"):
-        whole = FromRaw(run, module).eval()
-        how: dict[str, Any] = {"input_names": names, "output_names": ["outputs"], "dynamic_shapes": _any(given)}
+        whole = from_raw(run, module)
+        how: dict[str, Any] = {"input_names": names, "output_names": ["outputs"], "dynamic_shapes": _any(run)}
         program: Any = torch.onnx.export(whole, given, dynamo=True, verbose=False, **how)
         path.write_bytes(program.model_proto.SerializeToString())
     if find_spec("onnxruntime") is None:
@@ -303,10 +318,10 @@ WRITERS: dict[str, Callable[[Run, nn.Module, tuple[Tensor, ...], Path], Callable
 }
 
 
-def _any(given: tuple[Tensor, ...]) -> Any:
+def _any(run: Run) -> Any:
     """Any number of examples, the same of all inputs."""
     batch = torch.export.Dim("batch")
-    return (tuple({0: batch} for _ in given),)
+    return (tuple({0: batch} for _ in run.federation.inputs),) if run.federation.inputs else ({0: batch},)
 
 
 @contextmanager
