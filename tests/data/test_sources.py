@@ -828,6 +828,7 @@ def test_labels_without_names_are_the_classes_that_occur(places: Path) -> None:
     assert npz(path).classes == ("1", "2")
 
 
+@pytest.mark.filterwarnings("always")
 def test_a_class_that_has_a_name_and_no_example_stays_and_is_said_where_it_is_run(places: Path, say: Any) -> None:
     path = written(places / "a.npz", arrays(40, y=np.arange(40) % 2))
     assert npz(path).classes == ("a", "b", "c")
