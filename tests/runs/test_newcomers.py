@@ -189,12 +189,15 @@ def test_a_table_of_clients_is_read_by_the_recipe_of_the_run(tmp_path: Path) -> 
     assert all(x in every for x in mine.x.tolist()) and found.federation.columns == done.federation.columns
     lines = (tmp_path / "new.csv").read_text().splitlines()
     bare = [line.rpartition(",")[0] + "," if at in (3, 4, 9) else line for at, line in enumerate(lines)]
+    bare[12] = bare[12][1:]  # nobody's
     (tmp_path / "some.csv").write_text("\n".join(bare) + "\n")
     some = done.evaluate(tmp_path / "some.csv")
-    assert "some: rows left out: 3 without target, of 60" in some.said
-    left = [line for at, line in enumerate(lines) if at not in (3, 4, 9)]
+    assert "some: rows left out: 4 without target or client, of 60" in some.said
+    left = [line for at, line in enumerate(lines) if at not in (3, 4, 9, 12)]
     (tmp_path / "left.csv").write_text("\n".join(left) + "\n")
     assert some.federation.fingerprint == done.evaluate(tmp_path / "left.csv").federation.fingerprint
+    (tmp_path / "well.csv").write_text("site,age,kind,sick\n" + "b,30,x,no\nb,31,y,no\n" * 2)
+    assert done.evaluate(tmp_path / "well.csv").federation.classes == ("no", "yes")  # nobody is sick, and all is well
     (tmp_path / "bare.csv").write_text("site,age,kind\nb,30,x\n")
     with pytest.raises(pc.UsageError, match="lacks a column of sick"):
         done.evaluate(tmp_path / "bare.csv")

@@ -9,6 +9,7 @@ Of a .safetensors file, which is parameters alone, all of it is `before`, and th
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import math
 from collections.abc import Iterator, Sequence
@@ -36,8 +37,8 @@ PREDICTS = {  # what the outputs of a model are
 class Argument(NamedTuple):
     """Something that an exported model is called with."""
 
-    name: str  # in the file
-    variable: str  # in the lines that are printed
+    name: str  # as the user called it
+    variable: str  # in the lines that are printed, and in an .onnx file
     shape: tuple[int, ...]
     dtype: str
 
@@ -53,17 +54,16 @@ def arguments(run: Run) -> list[Argument]:
     if not federation.inputs:
         return [Argument("x", "x", federation.shape, str(federation.train.x.dtype)[6:])]
     kinds = (federation.recipe or {}).get("inputs", {})
-    taken = {
-        *keyword.kwlist,
-        *"x torch json Path model build load_file about mean spread parts outputs session".split(),
-    }
+    ours = (
+        "x torch json Path model build load_file about mean spread part parts shape outputs session onnxruntime".split()
+    )
+    taken = {*keyword.kwlist, *dir(builtins), *ours}
+
+    def variable(at: int, name: str) -> str:
+        return name if name.isidentifier() and name not in taken and not name.startswith("input_") else f"input_{at}"
+
     return [
-        Argument(
-            name,
-            name if name.isidentifier() and name not in taken else f"input_{at}",
-            shape,
-            kinds.get(name, "float32"),
-        )
+        Argument(name, variable(at, name), shape, kinds.get(name, "float32"))
         for at, (name, shape) in enumerate(federation.inputs)
     ]
 

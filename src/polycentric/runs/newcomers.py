@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..data import Federation, Pool, Split, load
-from ..data.columns import heads, specs_of
+from ..data.columns import heads, is_missing, specs_of
 from ..data.formats import folders, picture_files
 from ..data.npz_file import renumbered
 from ..data.pictures import made_grey
@@ -202,6 +202,7 @@ def fitting_data(
         found, said = read_as_the_runs(ours, data)
         read_alike = found is not None
         with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* a name and no example")  # the classes are the run's
             if ours.scaling is not None:
                 warnings.simplefilter("ignore")  # of units: they are brought to one scale below
             data = load(data if found is None else found, partition, clients=clients, seed=seed)
@@ -215,7 +216,7 @@ def fitting_data(
         there, here = getattr(theirs, word), getattr(ours, word)
         require(there == here, f"{what}: {word} are {there}, and the run's {here}")
     table = "columns" in (ours.recipe or {})
-    if not read_alike and _unfilled(theirs.recipe) != _unfilled(ours.recipe):
+    if ours.recipe is not None and not read_alike and _unfilled(theirs.recipe) != _unfilled(ours.recipe):
         instead = "give the table itself (.csv), which is read as the run's was" if table else "bytes are no floats"
         raise UsageError(
             f"{what} became numbers in another way than the run's did, so they mean something else: {instead}"
@@ -255,6 +256,8 @@ def read_as_the_runs(ours: Federation, data: Any) -> tuple[Pool | None, list[str
     """A table, a data frame or a folder of pictures, read as the run's was; None where it is something else."""
     if hasattr(data, "columns"):
         return _pool_of_rows(ours, rows_of(data), "frame")
+    kind = type(data).__name__
+    require(isinstance(data, str | Path), f"other data are a name, a path, a federation or a data frame, got {kind}")
     if Path(data).suffix.lower() in SUFFIXES:
         return _pool_of_rows(ours, read_rows(data), Path(data).stem)
     how = (ours.recipe or {}).get("pictures")
@@ -270,15 +273,15 @@ def _pool_of_rows(ours: Federation, rows: Sequence[Mapping[str, Any]], name: str
     """A table of clients by the recipe of the one that the run's data came from; rows without a target are left out."""
     x, y, known, said = rows_by_recipe(ours, rows, name)
     recipe = ours.recipe or {}
+    column = recipe.get("client")
+    if column is not None:
+        require(column in rows[0], f"{name} has no column '{column}', which says whose a row is")
+        known &= torch.tensor([not is_missing(str(row[column])) for row in rows])
     if y is None or not bool(known.any()):
         raise UsageError(f"{name} lacks a column of {', '.join(recipe['target']['columns'])}: who is scored needs it")
-    said += (
-        [] if bool(known.all()) else [f"{name}: rows left out: {int((~known).sum())} without target, of {len(rows)}"]
-    )
+    if lost := int((~known).sum()):
+        said.append(f"{name}: rows left out: {lost} without target{' or client' if column else ''}, of {len(rows)}")
     rows = [row for row, there in zip(rows, known.tolist(), strict=True) if there]
-    column = recipe.get("client")
-    if column is not None and column not in rows[0]:
-        raise UsageError(f"{name} has no column '{column}', which says whose a row is")
     client, clients = renumbered(np.array([str(row[column]) for row in rows])) if column else (None, ())
     whose: dict[str, Any] = {"client": client, "clients": clients}
     pool = Pool(name, x[known], y[known], ours.classes, **whose, targets=ours.targets, columns=ours.columns)

@@ -364,7 +364,7 @@ def attach_folder(made: Run, folder: Folder) -> Run:
         found |= {"device": made.clients.task.device.type}
     folder.write_config(made.settings.changed(**found), made.given)
     if "federation" in made.given:  # no words load it again
-        folder.write_json("outline.json", outline(made.federation))
+        folder.write_text("outline.json", json.dumps(outline(made.federation)) + "\n")
     folder.write_json("environment.json", environment(made))
     return _recorded(made, folder)
 
