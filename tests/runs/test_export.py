@@ -240,9 +240,11 @@ class Scan(nn.Module):
 
 
 @pytest.mark.parametrize("model", [Scan, "logistic"])
-@pytest.mark.parametrize("format", ["safetensors", "torch-export"])
+@pytest.mark.parametrize("format", ["safetensors", "torch-export", "onnx"])
 def test_several_inputs_go_in_as_they_are(format: Any, model: Any, tmp_path: Path) -> None:
     """Bytes and numbers, standardised in the run: what was given to `from_arrays` is given to the file."""
+    for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+        pytest.importorskip(package)
     source = np.random.default_rng(0)
     both = {"image": source.integers(0, 256, (40, 3, 4), dtype=np.uint8), "class": source.normal(50, 9, 40)}
     pool = pc.from_arrays(both, source.integers(0, 2, 40), client=np.arange(40) % 4)
@@ -251,6 +253,7 @@ def test_several_inputs_go_in_as_they_are(format: Any, model: Any, tmp_path: Pat
     )
     (one,) = done.export(out=tmp_path, format=format)
     image, age = torch.from_numpy(both["image"])[:, None], torch.from_numpy(both["class"]).float()[:, None]
+    image, age = (image.numpy(), age.numpy()) if format == "onnx" else (image, age)  # type: ignore[assignment]
     found = executed(one.lines, torch.zeros(0), image=image, input_1=age, Scan=Scan)  # class is a word of Python's
     assert torch.allclose(found.double(), done.predict(both).outputs, atol=1e-5)
     about = json.loads(one.about.read_text())
