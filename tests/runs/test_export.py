@@ -281,8 +281,10 @@ def test_several_inputs_go_in_as_they_are(format: Any, model: Any, tmp_path: Pat
         assert torch.allclose(found.double(), done.predict(both).outputs, atol=1e-5)
 
 
-@pytest.mark.parametrize("format", ["safetensors", "torch-export"])
+@pytest.mark.parametrize("format", ["safetensors", "torch-export", "onnx"])
 def test_the_lines_begin_with_a_table(format: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+        pytest.importorskip(package)
     lines = [f"{'ab'[i % 2]},{20 + 7 * i % 40},{'xyz'[i % 3]},{'yes' if i % 5 else 'no'}" for i in range(60)]
     (tmp_path / "old.csv").write_text("site,age,kind,sick\n" + "\n".join(lines) + "\n")
     pool = pc.data.table(tmp_path / "old.csv", client="site", target="sick")  # type: ignore[attr-defined]
@@ -292,5 +294,5 @@ def test_the_lines_begin_with_a_table(format: Any, tmp_path: Path, monkeypatch: 
     (one,) = done.export(out="models", format=format)
     space: dict[str, Any] = {}
     exec(one.lines, space)
-    assert torch.allclose(space["outputs"].double(), done.predict("new.csv").outputs, atol=1e-5)
+    assert torch.allclose(torch.as_tensor(space["outputs"]).double(), done.predict("new.csv").outputs, atol=1e-5)
     assert "rows of a table become numbers by the recipe" in json.loads(one.about.read_text())["before"]

@@ -270,7 +270,7 @@ def unknown_cells(spec: Spec, sheet: Sheet) -> str:
         read, good = _parser(spec), spec.get("loose")
         strange = [cell for cell in column if good and not is_missing(cell) and read(cell) is None]
         what, so = "a text that is no number", "it counts as missing"
-    few = [f"'{cell[:40]}'" if cell else "nothing" for cell in dict.fromkeys(strange)]
+    few = list(dict.fromkeys("nothing" if is_missing(cell) else f"'{cell[:40]}'" for cell in strange))
     shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
     return f"column '{name}' holds {what} in {len(strange)} of {len(column)} rows ({shown}): {so}" if strange else ""
 
