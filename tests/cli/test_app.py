@@ -670,6 +670,7 @@ def picture_folder(folder: Path) -> None:
                 Image.fromarray(pixels).save(folder / client / label / f"{k}.png")
 
 
+@pytest.mark.filterwarnings("ignore:.* a name and no example")  # ten classes of CIFAR, and a few pictures
 @pytest.mark.parametrize("fill_folder", [idx_folder, leaf_folder, cifar_folder, picture_folder])
 def test_imported_data_are_those_of_the_path(here, say, fill_folder):
     folder = here / "mine"

@@ -97,3 +97,32 @@ def test_evaluate_scores_other_data_and_says_with_what(runs: Path, said: Any) ->
     assert again["metrics"] == pytest.approx(summary["metrics"])
     assert "--data NAME" in said("evaluate", runs / "one", code=2)[1]
     assert "examples have shape (1, 8, 8)" in said("evaluate", runs / "one", "--data", "digits", code=2)[1]
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, said: Any) -> None:
+    """A spreadsheet runs what begins with = + - @; a client, a class and a file may be called anything."""
+    odd = ["=cmd|1", "+a", "-b", "@c"]
+    whole = arrays(0, odd) | {"classes": np.array(["=1+1", "b", "c"])}
+    np.savez(tmp_path / "odd.npz", **whole)
+    how = ["--data", tmp_path / "odd.npz", "--rounds", 2, "--model", "logistic", "--quiet", "--out", tmp_path / "r"]
+    said("run", "fesem", "--set", "k=2", *how)
+    said("predict", tmp_path / "r", tmp_path / "odd.npz", "--center", 0, "--out", tmp_path / "p.csv")
+    said("assign", tmp_path / "r", tmp_path / "odd.npz", "--out", tmp_path / "a.csv")
+    said("clusters", tmp_path / "r", "--no-examples")
+    said("personalize", tmp_path / "r", "--steps", "0,1")
+    tables = [tmp_path / "p.csv", tmp_path / "a.csv", *(tmp_path / "r").rglob("*.csv")]
+    names = {path.name for path in tables}
+    assert names >= {"p.csv", "a.csv", "clients.csv", "members.csv", "personalize.csv"}
+    for path in tables:
+        with path.open(newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row if cell]
+        assert not [cell for cell in cells if cell[0] in "=+@" or (cell[0] == "-" and not is_number(cell))], path.name
+    with (tmp_path / "r" / "clients.csv").open(newline="") as file:
+        assert {row["client"] for row in csv.DictReader(file)} == {f"'{name}" for name in odd}
+
+
+def is_number(cell: str) -> bool:
+    try:
+        return float(cell) == float(cell)
+    except ValueError:
+        return False

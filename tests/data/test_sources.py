@@ -22,6 +22,7 @@ from PIL import Image
 
 from polycentric import data
 from polycentric.data import Natural, Pool, deal, find, load, npz, read
+from polycentric.data.npz_file import save
 from polycentric.errors import UsageError
 
 REAL = {
@@ -814,6 +815,49 @@ def test_install_wants_a_plain_name(places: Path) -> None:
     path = written(places / "a.npz", arrays())
     for name in ("digits", "../up", "", "a/b", ".hidden"):
         refused(lambda name=name: data.install(path, name), "cannot name")  # type: ignore[misc]
+    refused(lambda: data.install(path, "my visits (1)"), "such as --name my-visits-1")
+    refused(lambda: data.install(path, "digits"), "such as --name my-digits")
+
+
+def test_labels_without_names_are_the_classes_that_occur(places: Path) -> None:
+    y = np.array([8, 1, 1] * 4)
+    path = written(places / "a.npz", arrays(y=y, classes=None))
+    for pool in (npz(path), npz(data.install(path, "kept"))):
+        assert pool.classes == ("1", "8") and pool.y.tolist() == [1, 0, 0] * 4
+    path = written(places / "b.npz", arrays(y=y % 3, classes=None))
+    assert npz(path).classes == ("1", "2")
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_class_that_has_a_name_and_no_example_stays_and_is_said_where_it_is_run(places: Path, say: Any) -> None:
+    path = written(places / "a.npz", arrays(40, y=np.arange(40) % 2))
+    assert npz(path).classes == ("a", "b", "c")
+    how = "--rounds 1 --fine-tune 0 --quiet --executor looped --out".split()
+    told = say("run", "fedavg", "--data", str(path), *how, str(places / "r"))
+    assert "note: data 'a': class c has a name and no example; models put out 3 classes all the same" in told.err
+    whole = written(places / "b.npz", arrays(40))
+    assert "no example" not in say("run", "fedavg", "--data", str(whole), *how, str(places / "s")).err
+
+
+def test_several_inputs_are_kept(places: Path) -> None:
+    both = {"image": np.arange(96, dtype=np.uint8).reshape(6, 4, 4), "age": np.arange(6.0)}
+    pool = data.from_arrays(both, [0, 1] * 3, client=[0, 1] * 3)
+    save(pool, places / "two.npz")
+    again = npz(places / "two.npz")
+    assert again.inputs == pool.inputs == (("image", (1, 4, 4)), ("age", (1,))) and again.recipe == pool.recipe
+    assert torch.equal(again.x, pool.x)
+    whole = arrays(12, x=np.zeros((12, 4), np.float32))
+    for wrong in ("3", "[1]", '[["a"]]', '[["a", "b"]]', '{"a": [4]}'):
+        refused(lambda wrong=wrong: npz(written(places / "w.npz", whole | {"inputs": np.array(wrong)})), "inputs must")  # type: ignore[misc]
+    refused(lambda: load(written(places / "w.npz", whole | {"inputs": np.array('[["a", [3]]]')})), "3 numbers")
+
+
+def test_what_was_done_to_pictures_is_kept(places: Path) -> None:
+    for at, name in enumerate(("ann/a", "ann/b", "bob/a", "bob/b")):
+        (places / "set" / name).mkdir(parents=True)
+        Image.fromarray(np.full((4 + at, 5, 3), at, np.uint8)).save(places / "set" / name / "p.png")
+    pool = npz(data.install(places / "set", "kept", size=(3, 2)))
+    assert pool.recipe == {"pictures": {"size": [3, 2], "channels": 3}} and pool.x.shape == (4, 3, 3, 2)
 
 
 # --- real files

@@ -134,8 +134,6 @@ def test_what_a_column_is_may_be_said(kept: Callable[..., Path]) -> None:
         (["31.12.2020", "1.2.2020", "2.2.2020"], "date"),
         (["12/31/2020", "1/2/2020", "2/2/2020"], "date"),
         (["2020-13-01", "2020-13-01", "x"], "category"),
-        (["inf", "1", "1"], "category"),
-        (["1_000", "1_000", "2"], "category"),
         (["", "NA", "null"], "left out"),
         (["red", "blue", "green"], "left out"),
     ],
@@ -159,6 +157,45 @@ def test_a_slip_in_a_column_of_numbers_is_no_category() -> None:
     numbers = [*map(str, (5 * k % 37 for k in range(23))), "12o"]
     refused(lambda: of(24, dose=numbers), "'12o'", "row 23", "dose=category")
     assert kinds(of(24, dose=numbers, types="dose=skip"))["dose"] == "left out"
+
+
+@pytest.mark.parametrize("cells", [["inf", "1"], ["1_000", "2"], ["0", "1", "2", "3+"], ["<0.5"] * 8 + ["0.7"]])
+def test_a_column_of_numbers_and_texts_is_asked_about(cells: list[str]) -> None:
+    column = (cells * 36)[:36]
+    refused(lambda: of(36, lab=column), "--types lab=number (such cells count as missing)", "lab=category", "lab=skip")
+    assert kinds(of(36, lab=column, types="lab=category"))["lab"] == "category"
+    pool = of(36, lab=column, types="lab=number")
+    texts = [not cell.replace(".", "").isdigit() for cell in column]
+    assert pool.x[:, 1].isnan().tolist() == texts == pool.x[:, 2].bool().tolist()
+    assert f"column 'lab' holds a text that is no number in {sum(texts)} of 36 rows" in pool.note
+    recipe = deal(pool, Natural()).recipe or {}
+    assert rows_to_inputs(recipe, [{"x": 1, "lab": "?!"}])[0, 1:].tolist() == [recipe["columns"][1]["fill"], 1]
+
+
+def test_a_few_numbers_among_texts_are_texts() -> None:
+    street = ["mill", "lane", "hill"] * 11 + ["7", "8", "7"]
+    assert kinds(of(36, street=street))["street"] == "category"
+
+
+def test_a_target_that_is_no_number_is_a_row_without_one() -> None:
+    y = ["<0.5" if k % 4 == 0 else f"{k / 8}" for k in range(24)]
+    rows = frame(24, y=y)
+    refused(lambda: from_frame(rows, client="site", target="y"), "'<0.5'", "--types y=number")
+    pool = from_frame(rows, client="site", target="y", types="y=number")
+    assert pool.kind == "numbers" and len(pool.y) == 18 and "6 without target, of 24" in pool.note
+    refused(lambda: rows_to_targets(pool.recipe or {}, [{"y": "1.5"}, {"y": "<0.5"}]), "row 1 has no target in 'y'")
+
+
+def test_every_target_has_its_range_and_a_larger_one_is_said() -> None:
+    pool = from_frame(frame(12, u=[k / 12 for k in range(12)], v=[7 * k % 12 * 30.0 for k in range(12)],
+                            w=[k % 5 * 0.4 for k in range(12)]), client="site", target="u,v,w")  # fmt: skip
+    said = table_report(pool)[1]
+    assert "target u, v, w: numbers, u 0 to 0.916667, v 0 to 330, w 0 to 1.6" in said
+    assert any("the range of v is 360 times that of u, so it dominates the loss" in line for line in said)
+    some = from_frame(frame(12, u=[k / 12 for k in range(12)], v=[k % 5 * 0.4 for k in range(12)]), target="u,v")
+    assert not [line for line in table_report(some)[1] if "dominates" in line]
+    one = from_frame(Frame({"a": [0.5, 2.5, 1.5], "y": ["u", "v", "u"]}), target="y")
+    assert table_report(one)[1][0] == "3 rows, 1 feature"
 
 
 def test_a_date_of_two_readings_is_asked_about() -> None:

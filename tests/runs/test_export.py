@@ -100,7 +100,7 @@ def test_a_regression_is_standardised_as_in_the_run(format: Any, tmp_path: Path,
         assert torch.allclose(executed(one.lines, x[:n], small=small), own_outputs(done, n), atol=1e-4)
     about = json.loads(one.about.read_text())
     assert done.federation.scaling is not None and about["scaling"]["mean"] == done.federation.scaling.mean.tolist()
-    assert about["before_is_inside"] == (format == "torch-export") and "standardised" in about["before"]
+    assert "standardised" in about["inside" if format == "torch-export" else "before"]
 
 
 def test_an_archive_takes_bytes_in_any_number_and_holds_no_pickle(tmp_path: Path, blobs: Make) -> None:
@@ -171,7 +171,7 @@ def test_what_predicts_something_else_is_not_written(
     done = pc.run(pc.fedavg(), blobs(), model=small, rounds=1, fine_tune=0)
     right = module.WRITERS["safetensors"]
 
-    def off(run: Run, net: nn.Module, x: Tensor, path: Path) -> Any:
+    def off(run: Run, net: nn.Module, x: tuple[Tensor, ...], path: Path) -> Any:
         for parameter in net.parameters():
             parameter.data += 1
         return right(run, net, x, path)
@@ -222,6 +222,77 @@ def test_several_inputs_and_heads(format: Any, tmp_path: Path, blobs: Make) -> N
     (one,) = done.export(out=tmp_path, format=format)
     x = raw_examples(done)
     a, b = done.model_of()(x[:, :2], x[:, 2:].reshape(-1, 2, 2))
-    found = executed(one.lines, x, TwoInputs=TwoInputs)
+    found = executed(one.lines, x, TwoInputs=TwoInputs, a=x[:, :2], b=x[:, 2:].reshape(-1, 2, 2))
     assert torch.allclose(found, torch.cat([a, b], 1), atol=1e-6)
     assert np.isfinite(one.off)
+
+
+class Scan(nn.Module):
+    """A picture and a number."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], n_outputs: int) -> None:
+        super().__init__()
+        self.picture, self.number = nn.Linear(12, n_outputs), nn.Linear(1, n_outputs)
+
+    def forward(self, image: Tensor, age: Tensor) -> Tensor:
+        out: Tensor = self.picture(image.flatten(1)) + self.number(age)
+        return out
+
+
+@pytest.mark.parametrize("model", [Scan, "logistic"])
+@pytest.mark.parametrize("format", ["safetensors", "torch-export", "onnx"])
+def test_several_inputs_go_in_as_they_are(format: Any, model: Any, tmp_path: Path) -> None:
+    """Bytes and numbers, standardised in the run: what was given to `from_arrays` is given to the file."""
+    for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+        pytest.importorskip(package)
+    source = np.random.default_rng(0)
+    both = {"image": source.integers(0, 256, (40, 3, 4), dtype=np.uint8), "class": source.normal(50, 9, 40)}
+    pool = pc.from_arrays(both, source.integers(0, 2, 40), client=np.arange(40) % 4)
+    done = pc.run(
+        "fedavg", pc.load(pool, standardise="train"), model=model, rounds=1, fine_tune=0, out=tmp_path / "run"
+    )
+    (one,) = done.export(out=tmp_path, format=format)
+    image, age = torch.from_numpy(both["image"])[:, None], torch.from_numpy(both["class"]).float()[:, None]
+    image, age = (image.numpy(), age.numpy()) if format == "onnx" else (image, age)  # type: ignore[assignment]
+    found = executed(one.lines, torch.zeros(0), image=image, input_1=age, Scan=Scan)  # class is a word of Python's
+    assert torch.allclose(found.double(), done.predict(both).outputs, atol=1e-5)
+    about = json.loads(one.about.read_text())
+    assert about["inputs"] == [["image", [1, 3, 4], "uint8"], ["class", [1], "float32"]]
+    steps = about["before" if format == "safetensors" else "inside"]
+    assert "bytes of image are divided by 255; then the inputs are laid end to end in one row; then every" in steps
+    assert "among them every pixel of 'image'" in done.federation.note
+    np.savez(tmp_path / "new.npz", **both)
+    assert torch.equal(done.predict(tmp_path / "new.npz").outputs, done.predict(both).outputs)
+    for wrong, said in (
+        ({"image": both["image"]}, "input class is missing; the run's are image, class"),
+        (
+            both | {"image": both["image"] / 255},
+            r"'image' is float32 of \(3, 4\), and the run's was uint8 of \(1, 3, 4\)",
+        ),
+    ):
+        with pytest.raises(pc.UsageError, match=said):
+            done.predict(wrong)
+    if model == "logistic":  # the command has no class of ours, and needs none of the data
+        again = pc.open(tmp_path / "run", examples=False)
+        assert again.federation.absent and torch.equal(again.predict(both).outputs, done.predict(both).outputs)
+        (other,) = again.export(out=tmp_path / "again", format=format)
+        assert other.checked == 64
+        found = executed(other.lines, torch.zeros(0), image=image, input_1=age)
+        assert torch.allclose(found.double(), done.predict(both).outputs, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["safetensors", "torch-export", "onnx"])
+def test_the_lines_begin_with_a_table(format: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+        pytest.importorskip(package)
+    lines = [f"{'ab'[i % 2]},{20 + 7 * i % 40},{'xyz'[i % 3]},{'yes' if i % 5 else 'no'}" for i in range(60)]
+    (tmp_path / "old.csv").write_text("site,age,kind,sick\n" + "\n".join(lines) + "\n")
+    pool = pc.data.table(tmp_path / "old.csv", client="site", target="sick")  # type: ignore[attr-defined]
+    done = pc.run("fedavg", pc.load(pool, standardise="train"), model="mlp", rounds=1, fine_tune=0)
+    (tmp_path / "new.csv").write_text("kind,age\nz,33\nx,50\n")
+    monkeypatch.chdir(tmp_path)
+    (one,) = done.export(out="models", format=format)
+    space: dict[str, Any] = {}
+    exec(one.lines, space)
+    assert torch.allclose(torch.as_tensor(space["outputs"]).double(), done.predict("new.csv").outputs, atol=1e-5)
+    assert "rows of a table become numbers by the recipe" in json.loads(one.about.read_text())["before"]

@@ -187,6 +187,48 @@ def test_a_table_of_clients_is_read_by_the_recipe_of_the_run(tmp_path: Path) -> 
     rows = read_rows(tmp_path / "new.csv")
     every = scaling(rows_to_inputs(recipe, rows)).tolist()
     assert all(x in every for x in mine.x.tolist()) and found.federation.columns == done.federation.columns
+    lines = (tmp_path / "new.csv").read_text().splitlines()
+    bare = [line.rpartition(",")[0] + "," if at in (3, 4, 9) else line for at, line in enumerate(lines)]
+    bare[12] = bare[12][1:]  # nobody's
+    (tmp_path / "some.csv").write_text("\n".join(bare) + "\n")
+    some = done.evaluate(tmp_path / "some.csv")
+    assert "some: rows left out: 4 without target or client, of 60" in some.said
+    left = [line for at, line in enumerate(lines) if at not in (3, 4, 9, 12)]
+    (tmp_path / "left.csv").write_text("\n".join(left) + "\n")
+    assert some.federation.fingerprint == done.evaluate(tmp_path / "left.csv").federation.fingerprint
+    (tmp_path / "well.csv").write_text("site,age,kind,sick\n" + "b,30,x,no\nb,31,y,no\n" * 2)
+    assert done.evaluate(tmp_path / "well.csv").federation.classes == ("no", "yes")  # nobody is sick, and all is well
     (tmp_path / "bare.csv").write_text("site,age,kind\nb,30,x\n")
     with pytest.raises(pc.UsageError, match="lacks a column of sick"):
         done.evaluate(tmp_path / "bare.csv")
+
+
+def test_gaps_are_filled_by_the_medians_of_the_run_whoever_dealt_the_table(tmp_path: Path) -> None:
+    """A federation of the newcomers' own has their medians in its gaps: the run's stand there when it is scored."""
+
+    def frame(shift: int) -> dict[str, list[Any]]:
+        age = ["" if i % 6 == 0 else round((7.31 * i) % 40 + shift, 2) for i in range(60)]
+        known = {"site": ["a", "b"] * 30, "age": age, "kind": ["x", "y", "z"] * 20}
+        return known | {"sick": ["yes" if i % 5 else "no" for i in range(60)]}
+
+    class Frame(dict[str, list[Any]]):
+        columns = property(list)
+
+    pools = [pc.from_frame(Frame(frame(shift)), client="site", target="sick", name="visits") for shift in (0, 1000)]
+    done = pc.run(pc.fedavg(lr=0.1), pc.load(pools[0], standardise="train"), model="mlp", rounds=1, fine_tune=0)
+    with pytest.warns(UserWarning, match="different units"):
+        theirs = pc.load(pools[1])
+    fills = [(one.recipe or {})["columns"][0]["fill"] for one in (done.federation, theirs)]
+    assert fills[1] > fills[0] + 900
+    found, scaling = done.evaluate(theirs).federation, done.federation.scaling
+    assert scaling is not None
+    for split, own in ((found.train, theirs.train), (found.test, theirs.test)):
+        gap = own.x[:, 1] == 1
+        raw = split.x.double() * scaling.spread + scaling.mean
+        assert bool(gap.any()) and torch.allclose(raw[gap, 0], torch.tensor(fills[0]).double(), atol=1e-3)
+        assert torch.allclose(raw[~gap, 0], own.x[~gap, 0].double(), atol=1e-2)
+    whole = done.evaluate(Frame(frame(1000)))  # the rows themselves
+    assert whole.scores.loss.tolist() == pytest.approx(done.evaluate(theirs).scores.loss.tolist(), rel=1e-5)
+    other = pc.load(pc.from_frame(Frame(frame(0) | {"kind": ["x", "y", "q"] * 20}), client="site", target="sick"))
+    with pytest.raises(pc.UsageError, match="became numbers in another way than the run's did"):
+        done.evaluate(other)

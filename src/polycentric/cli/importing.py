@@ -53,7 +53,7 @@ def data_import(
     called = path.resolve().stem if name is None else name
     where = install(path, called, force=force, **how)
     pool = npz(where)
-    if pool.recipe is None:
+    if "columns" not in (pool.recipe or {}):
         say(f"imported as {where}; use it with --data {called}")
         return
     _show(pool)

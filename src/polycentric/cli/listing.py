@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ..data import available
 from ..data.sources import missing_folders
+from ..data.table_file import csv_text
 from ..language import kinds
 from ..methods import METHODS
 from ..models import MODELS
@@ -104,12 +105,9 @@ def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[
     if run.folder:
         classes = not np.isnan(points[0].scores.accuracy).all()  # where numbers are predicted, the loss is told
         each = [point.scores.accuracy if classes else point.scores.loss for point in points]
-        head = ",".join(["client", *(f"{'after' if classes else 'loss_after'}_{point.steps}" for point in points)])
-        lines = [
-            ",".join([f'"{name}"', *(f"{values[k]:.6g}" for values in each)])
-            for k, name in enumerate(run.federation.clients)
-        ]
-        run.folder.write_text("personalize.csv", "\n".join([head, *lines]) + "\n")
+        head = ["client", *(f"{'after' if classes else 'loss_after'}_{point.steps}" for point in points)]
+        lines = ([name, *(f"{v[k]:.6g}" for v in each)] for k, name in enumerate(run.federation.clients))
+        run.folder.write_text("personalize.csv", csv_text([head, *lines], end="\n"))
     return rows, table
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from ..data.table_file import csv_text
 from ..runs.grid import grouped
 from ..runs.metrics import is_share
 from ..runs.paired import amount, base_of, leading
@@ -73,12 +72,8 @@ def _escaped(text: str) -> str:
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Numbers as they are, a column for every key of any row; what is not there is empty."""
-    text = io.StringIO()
     heads = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, heads, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([heads, *([row.get(head, "") for head in heads] for row in rows)], end="\n")
 
 
 # -- compare -------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def export(
     from .screen import say, tell
 
     how: dict[str, Any] = {"client": client, "center": center, "all": every, "format": format}
-    written = open_run(run, trust=trust).export(**how, out=out, force=force)
+    written = open_run(run, trust=trust, examples=False).export(**how, out=out, force=force)
     if as_json:
         files = [{"file": str(one.path), "about": str(one.about), "checked": one.checked} for one in written]
         tell({"run_dir": str(run), "format": format, "models": files, "load": written[0].lines.splitlines()})
@@ -61,6 +61,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="The file to write. [default: standard output]")] = None,
     force: Force = False,
     trust: Trust = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answers to new examples, a row each: what is predicted, how probable, and what is right where that is known.
 
@@ -68,17 +69,25 @@ def predict(
     """
     from ..errors import UsageError
     from ..runs.start import open as open_run
-    from .screen import say
+    from .screen import say, tell
 
     if out is not None and out.exists() and not force:
         raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
-    found = open_run(run, trust=trust).predict(file, client=client, center=center)
+    found = open_run(run, trust=trust, examples=False).predict(file, client=client, center=center)
+    told, n = found.summary(), len(found.outputs)
+    if out is not None:
+        _write(out, found.table())
+    if as_json:
+        scored = n if found.known is None else int(found.known.sum())
+        about = {"run_dir": str(run), "file": str(file), "examples": n, "scored": scored if told else 0}
+        tell(about | {"scores": told, "predictions": list(found.rows()), "said": list(found.said)})
+        return
     if out is None:
         print(found.table(), end="")
-    else:
-        _write(out, found.table())
-    if told := found.summary():
-        say(f"{len(found.outputs)} examples; " + ", ".join(f"{name} {value:.4g}" for name, value in told.items()))
+    for line in found.said:
+        say(line)
+    if told:
+        say(f"{n} examples; " + ", ".join(f"{name} {value:.4g}" for name, value in told.items()))
 
 
 @of_settings("partition", "clients", "data_seed")
@@ -101,7 +110,7 @@ def assign(
 
     if out is not None and out.exists() and not force:
         raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
-    found = open_run(run, trust=trust).assign(data, **options)
+    found = open_run(run, trust=trust, examples=False).assign(data, **options)
     if out is not None:
         _write(out, found.table())
     if as_json:
@@ -138,7 +147,7 @@ def evaluate(
     from .screen import say, stdout, summary_table, tell
 
     require("data" in options, "say on which data: --data NAME, or a path")
-    opened = open_run(run, trust=trust)
+    opened = open_run(run, trust=trust, examples=False)
     found = opened.evaluate(options.pop("data"), **options, all_new=all_new).summary()
     summary = {"method": opened.method.name, "run_dir": str(run), **found}
     if as_json:

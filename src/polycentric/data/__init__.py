@@ -32,6 +32,7 @@ from .partition import (
     Skewed as Skewed,
     parse as parse,
 )
+from .pictures import pictures_to_inputs as pictures_to_inputs
 from .rotations import Rotations as Rotations, Sampled as Sampled, Turned as Turned
 from .sources import available as available, digits as digits, find as find, install as install, read as read
 from .table_file import read_rows as read_rows

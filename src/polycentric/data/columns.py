@@ -9,7 +9,8 @@
 
 Of a number, boolean or date that is missing (empty, NA, NaN, ?, null) the cell is `nan` until the examples are dealt
 (`filled`): then it is the median over training examples, and a column "NAME missing" of 0 and 1 says so, where any was
-missing in training. A category that is missing is a value like others.
+missing in training. A category that is missing is a value like others. A column that holds numbers and other texts,
+such as <0.5, is asked about; where the user says that it is a number, those texts are missing (`loose`).
 
 A *spec* says all that about one column, as JSON can hold it; the specs of a table are part of its recipe.
 """
@@ -39,7 +40,7 @@ PAIRS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"), ("0", "1"), (
 TRUTH = {word: bool(at) for pair in PAIRS for at, word in enumerate(pair)}
 MOST_CATEGORIES = 1_000  # columns that one category may become
 FEW = 20  # different texts that are a category however few rows there are
-ALMOST = 0.9  # share of numbers from which the rest are slips of a pen
+SOME = 0.1  # share of numbers from which on it is asked what the other texts are
 KINDS = ("number", "category", "boolean", "date", "dmy", "mdy", "skip", "labels")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _CODE = re.compile(r"0\d+", re.ASCII)  # 01234 is a code, not a number
@@ -86,8 +87,7 @@ def learned(sheet: Sheet, name: str, kind: str | None, training: Sequence[int]) 
     if spec is None:
         return None, why
     there = [whole[i] for i in training]
-    missing = sum(map(is_missing, there))
-    spec |= {"name": name, "missing": missing > 0}
+    spec |= {"name": name, "missing": any(map(is_missing, there))}
     if spec["kind"] == "category":
         values = sorted({cell for cell in there if not is_missing(cell)})
         good = len(values) <= MOST_CATEGORIES
@@ -101,6 +101,7 @@ def learned(sheet: Sheet, name: str, kind: str | None, training: Sequence[int]) 
         dates = [_moment(cell, spec["order"]) for cell in there if not is_missing(cell)]
         spec |= {"origin": min((day for day in dates if day), default=datetime(1970, 1, 1)).isoformat()}
     known = np.sort(values_of(spec, sheet, whole)[list(training)])
+    spec |= {"missing": bool(np.isnan(known).any())}
     known = known[~np.isnan(known)]
     return spec | {"fill": float(known[(len(known) - 1) // 2]) if len(known) else 0.0}, ""
 
@@ -120,12 +121,12 @@ def guessed(sheet: Sheet, name: str) -> tuple[Spec | None, str]:
     if order := _order(sheet, name, found):
         return {"kind": "date", "order": order}, ""
     slips = sum(cell in wrong for cell in present)
-    if slips <= (1 - ALMOST) * len(present) and len(found - wrong) > 10:
+    if len(present) - slips >= SOME * len(present):
         cell = next(cell for cell in present if cell in wrong)
         where = sheet.where(sheet.columns[name].index(cell))
         raise UsageError(
-            f"{sheet.name}: column '{name}' holds numbers, but '{cell[:80]}' in {where} ("
-            f"{slips} such of {len(present)}); correct it, or say types {name}=category or {name}=skip"
+            f"{sheet.name}: column '{name}' holds numbers, but '{cell[:80]}' in {where} ({slips} such of "
+            f"{len(present)}); say --types {name}=number (such cells count as missing), {name}=category or {name}=skip"
         )
     if 1 < len(found) == len(present):
         return None, "another text in every row"
@@ -152,11 +153,20 @@ def _asked(sheet: Sheet, name: str, kind: str) -> tuple[Spec | None, str]:
     if kind == "skip":
         return None, "as asked"
     if kind == "number":
-        return {"kind": "number", "decimal": decimal_of(sheet, name)}, ""
+        decimal = decimal_of(sheet, name)
+        loose = unreadable(sheet, name, decimal)
+        return {"kind": "number", "decimal": decimal} | ({"loose": True} if loose else {}), ""
     if kind in ("date", "dmy", "mdy"):
         found = {cell for cell in sheet.columns[name] if not is_missing(cell)}
         return {"kind": "date", "order": kind if kind != "date" else _order(sheet, name, found) or "iso"}, ""
     return {"kind": kind}, ""
+
+
+def unreadable(sheet: Sheet, name: str, decimal: str) -> set[int]:
+    """Rows of a column of numbers that hold another text; none where no cell is a number: then it is no such column."""
+    cells = sheet.columns[name]
+    read = {cell: number(cell, decimal) is not None for cell in set(cells) if not is_missing(cell)}
+    return {at for at, cell in enumerate(cells) if not read.get(cell, True)} if any(read.values()) else set()
 
 
 def decimal_of(sheet: Sheet, name: str) -> str:
@@ -225,6 +235,8 @@ def values_of(spec: Spec, sheet: Sheet, column: list[str]) -> AnyArray:
     """The numbers of a column that is measured, (rows,); nan where one is missing."""
     parse = _parser(spec)
     known = {cell: math.nan if is_missing(cell) else parse(cell) for cell in set(column)}
+    if spec.get("loose"):
+        known = {cell: math.nan if value is None else value for cell, value in known.items()}
     if wrong := [cell for cell, value in known.items() if value is None]:
         at = min(map(column.index, wrong))
         raise UsageError(
@@ -245,6 +257,22 @@ def encoded(spec: Spec, sheet: Sheet) -> AnyArray:
     at = np.array([width - 1 if spec["missing"] and is_missing(cell) else place.get(cell, -1) for cell in column])
     hot: AnyArray = (at[:, None] == np.arange(width)).astype(np.float32)
     return hot
+
+
+def unknown_cells(spec: Spec, sheet: Sheet) -> str:
+    """What a column of later rows holds that training rows did not, in words; empty: nothing."""
+    column, name = sheet.columns[spec["name"]], spec["name"]
+    if spec["kind"] == "category":
+        known = set(spec["values"])
+        strange = [cell for cell in column if cell not in known and not (spec["missing"] and is_missing(cell))]
+        what, so = "a value that was not there in training", "it is 0 in all columns of that category"
+    else:
+        read, good = _parser(spec), spec.get("loose")
+        strange = [cell for cell in column if good and not is_missing(cell) and read(cell) is None]
+        what, so = "a text that is no number", "it counts as missing"
+    few = list(dict.fromkeys("nothing" if is_missing(cell) else f"'{cell[:40]}'" for cell in strange))
+    shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
+    return f"column '{name}' holds {what} in {len(strange)} of {len(column)} rows ({shown}): {so}" if strange else ""
 
 
 def heads(spec: Spec) -> list[str]:

@@ -138,8 +138,9 @@ class Federation:
     columns: tuple[str, ...] = ()  # names of the features, where they have any
     inputs: Inputs = ()  # where a model takes several inputs: how x is cut
     scaling: Scaling | None = None  # what was done to the features
-    recipe: Mapping[str, Any] | None = None  # how rows of a table became x and y, as JSON can hold it
+    recipe: Mapping[str, Any] | None = None  # how a table, pictures or several inputs became x: as JSON
     source: Source | None = None  # how it was loaded, where words say it
+    absent: str = ""  # the fingerprint of the examples, where they are not here: see `outline`
 
     def __post_init__(self) -> None:
         n = len(self.clients)
@@ -176,6 +177,8 @@ class Federation:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of all examples, labels and owners; two runs compare only if theirs agree."""
+        if self.absent:
+            return self.absent
         digest = hashlib.sha256()
         for split in (self.train, self.valid, self.test):
             for tensor in (split.x, split.y, split.offset, *([] if split.piece is None else [split.piece])):
@@ -234,7 +237,7 @@ class Pool:
     client: Tensor | None = None  # (examples,) natural client; None: must be partitioned
     clients: tuple[str, ...] = ()  # names of the natural clients
     test: Tensor | None = None  # (examples,) bool; None: 80/20 at every client
-    common_test: Tensor | None = None  # (examples,) bool, the set's usual test part where clients are not natural
+    common_test: Tensor | None = None  # (examples,) bool, the same where a partition deals the examples, if it differs
     group: Tensor | None = None  # (examples,)
     group_names: tuple[str, ...] = ()
     protected: Tensor | None = None  # (examples,)

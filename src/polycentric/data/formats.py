@@ -190,7 +190,8 @@ def folders(path: str | Path, *, size: tuple[int, int] | None = None, limit: int
     y, classes = renumbered(np.array([file.parts[-2] for file in files]))
     x = unpacked(files, [str(file.relative_to(root)) for file in files], size, limit)
     pool = Pool(inside.name, torch.from_numpy(x), y, classes, client=client, clients=clients)
-    return replace(pool, group=group, group_names=groups)
+    how = {"size": None if size is None else list(size), "channels": x.shape[1]}
+    return replace(pool, group=group, group_names=groups, recipe={"pictures": how})
 
 
 def picture_files(root: Path) -> list[Path]:

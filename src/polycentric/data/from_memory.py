@@ -54,10 +54,10 @@ def from_arrays(
         targets: names of the numbers to predict.
         symbols: says that x holds symbols (n, length), and how many there are.
     """
-    inputs: Inputs = ()
+    inputs, recipe = Inputs(), None
     if isinstance(x, Mapping):
         require(not symbols and not columns, f"{name}: several inputs can have neither symbols nor columns")
-        whole, inputs = _packed(name, x)
+        whole, inputs, recipe = packed(name, x)
     else:
         whole = _examples(name, "x", _array(name, "x", x), symbols)
     n = len(whole)
@@ -89,6 +89,7 @@ def from_arrays(
         targets=printable(targets),
         columns=printable(columns),
         inputs=inputs,
+        recipe=recipe,
     )
 
 
@@ -207,17 +208,21 @@ def _examples(name: str, what: str, x: AnyArray, symbols: int) -> Tensor:
     return finite(name, what, x)
 
 
-def _packed(name: str, several: Mapping[str, Any]) -> tuple[Tensor, Inputs]:
-    """Several inputs end to end in one row of floats; bytes of images become numbers in [0, 1], as they would alone."""
+def packed(name: str, several: Mapping[str, Any]) -> tuple[Tensor, Inputs, dict[str, Any]]:
+    """Several inputs end to end in one row of floats, their shapes, and a recipe that says which of them were bytes.
+
+    Bytes of images become numbers in [0, 1], as they would alone.
+    """
     require(bool(several), f"{name}: x is empty; give at least one input")
-    parts, inputs = list[Tensor](), list[tuple[str, tuple[int, ...]]]()
+    parts, inputs, kinds = list[Tensor](), list[tuple[str, tuple[int, ...]]](), dict[str, str]()
     for key, values in several.items():
         part = _examples(name, str(key), _array(name, str(key), values), 0)
         n = len(parts[0]) if parts else len(part)
         require(len(part) == n, f"{name}: input '{key}' has {len(part)} examples, but those before it {n}")
         inputs.append((str(key), tuple(part.shape[1:])))
+        kinds[str(key)] = str(part.dtype)[6:]
         parts.append((part.float() / 255 if part.dtype == torch.uint8 else part).flatten(1))
-    return torch.cat(parts, 1), tuple(inputs)
+    return torch.cat(parts, 1), tuple(inputs), {"inputs": kinds}
 
 
 def _targets(name: str, y: AnyArray, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:

@@ -36,11 +36,13 @@ from .columns import (
     shown,
     specs_of,
     types_of,
+    unknown_cells,
+    unreadable,
     values_of,
 )
 from .federation import Pool
 from .npz_file import printable, renumbered
-from .suspicious import FEW
+from .suspicious import FEW, unlike_targets
 from .table_file import MOST_BYTES, Sheet, read_sheet, sheet_from, sheet_of
 
 SPLIT = "|"  # between the labels of one cell
@@ -113,18 +115,35 @@ def rows_to_inputs(recipe: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
     return torch.from_numpy(np.concatenate(parts, 1))
 
 
+def unlike_training(recipe: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What later rows hold that training rows did not, a sentence for each column."""
+    specs = specs_of(recipe)
+    sheet = sheet_from(rows, [spec["name"] for spec in specs])
+    return [said for said in (unknown_cells(spec, sheet) for spec in specs) if said]
+
+
 def rows_to_targets(recipe: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Tensor:
     """Targets of rows of the same table as y; a row without one, or of a class nobody knows, is refused."""
+    y, known = known_targets(recipe, rows)
+    bare = next((at for at, there in enumerate(known.tolist()) if not there), None)
+    require(bare is None, f"row {bare} has no target in {' or '.join(map(repr, recipe['target']['columns']))}")
+    return y
+
+
+def known_targets(recipe: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
+    """Targets of rows of the same table as y, zero where a row has none, and which rows have one, (rows,) bool."""
     try:
         spec: Spec = dict(recipe["target"])
         columns = list(spec["columns"])
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError("this recipe has no target: the data did not come from a table") from error
     sheet = sheet_from(rows, columns)
-    for column in columns:
-        bare = next((at for at, cell in enumerate(sheet.columns[column]) if is_missing(cell)), None)
-        require(bare is None, f"row {bare} has no target in column '{column}'")
-    return _targets(spec, sheet)
+    bare = _bare(sheet, columns, {column: spec["decimal"] for column in columns if spec.get("loose")})
+    kept = torch.tensor([at for at in range(len(sheet)) if at not in bare], dtype=torch.int64)
+    found = _targets(spec, sheet.some(kept.tolist()))
+    y, known = found.new_zeros(len(sheet), *found.shape[1:]), torch.zeros(len(sheet), dtype=torch.bool)
+    y[kept], known[kept] = found, True
+    return y, known
 
 
 def table_report(pool: Pool) -> tuple[list[tuple[str, str, str, str]], list[str]]:
@@ -137,16 +156,19 @@ def table_report(pool: Pool) -> tuple[list[tuple[str, str, str, str]], list[str]
         at += width
     rows += [(name, "left out", why, "") for name, why in recipe.get("skipped", {}).items()]
     target = recipe["target"]
-    called = ", ".join(target["columns"])
+    called, unlike = ", ".join(target["columns"]), list[str]()
     if target["kind"] == "numbers":
-        low, high = float(pool.y.min()), float(pool.y.max())
-        what = f"{'a number' if len(target['columns']) == 1 else 'numbers'}, {low:.6g} to {high:.6g}"
+        each = [f"{float(y.min()):.6g} to {float(y.max()):.6g}" for y in pool.y.reshape(len(pool.y), -1).unbind(1)]
+        named = [f"{name} {shown}" for name, shown in zip(target["columns"], each, strict=True)]
+        what = f"a number, {each[0]}" if len(each) == 1 else f"numbers, {', '.join(named)}"
+        unlike = unlike_targets(pool.y, pool.targets)
     else:
         counts = pool.y.sum(0) if pool.y.dim() == 2 else torch.bincount(pool.y, minlength=len(pool.classes))
         each = [f"{name} ({int(n)})" for name, n in zip(pool.classes, counts.tolist(), strict=True)]
         more = f" and {len(each) - 6} more" if len(each) > 6 else ""
         what = f"{len(each)} {target['kind']}: {', '.join(each[:6])}{more}"
-    said = [f"{len(pool.y):,} rows, {pool.x.shape[1]} features", f"target {called}: {what}"]
+    width = pool.x.shape[1]
+    said = [f"{len(pool.y):,} rows, {width} feature{'s' * (width > 1)}", f"target {called}: {what}", *unlike]
     if pool.client is None:
         said.append("no client column: deal the rows with --partition, such as --partition iid")
     else:
@@ -191,7 +213,7 @@ def _pool(
         good = column not in taken or column in wanted
         require(good, f"{sheet.name}: column '{column}' is not learned from, so types cannot say what it is")
 
-    sheet, note = _whole(sheet, wanted, client)
+    sheet, note = _whole(sheet, wanted, client, kinds)
     is_test = None if test is None else _truth(sheet, test)
     training = [at for at in range(len(sheet)) if is_test is None or not is_test[at]]
     require(bool(training), f"{sheet.name}: '{test}' is true in all rows, so none is left to train on")
@@ -215,6 +237,9 @@ def _pool(
         x[:, at : at + part.shape[1]] = part
         at += part.shape[1]
 
+    for spec in specs:
+        if said := unknown_cells(spec, sheet) if spec.get("loose") else "":
+            note += f"{'; ' if note else ''}{said}"
     goal = _goal(sheet, wanted, kinds, labels)
     owner, clients = renumbered(np.array(sheet.columns[client])) if client else (None, ())
     of, groups = renumbered(np.array([c or "missing" for c in sheet.columns[group]])) if group else (None, ())
@@ -236,9 +261,16 @@ def _pool(
     )
 
 
-def _whole(sheet: Sheet, wanted: list[str], client: str | None) -> tuple[Sheet, str]:
-    """The rows that have a target and a client, and a note on those that do not."""
+def _bare(sheet: Sheet, wanted: Sequence[str], loose: Mapping[str, str]) -> set[int]:
+    """Rows without a target; `loose`: the decimal of columns in which another text than a number is none."""
     bare = {at for column in wanted for at, cell in enumerate(sheet.columns[column]) if is_missing(cell)}
+    return bare.union(*(unreadable(sheet, column, decimal) for column, decimal in loose.items()))
+
+
+def _whole(sheet: Sheet, wanted: list[str], client: str | None, kinds: Mapping[str, str]) -> tuple[Sheet, str]:
+    """The rows that have a target and a client, and a note on those that do not."""
+    numbers = {column: decimal_of(sheet, column) for column in wanted if kinds.get(column) == "number"}
+    bare = _bare(sheet, wanted, numbers)
     lost = {at for at, cell in enumerate(sheet.columns[client]) if is_missing(cell)} if client else set()
     if not bare and not lost:
         return sheet, ""
@@ -284,7 +316,7 @@ def _goal(sheet: Sheet, wanted: list[str], kinds: Mapping[str, str], labels: boo
     numbers = all(value is not None for value in values.values())
     whole = numbers and all(value == int(value) for value in values.values() if value is not None)
     if kind == "number" or (kind is None and numbers and (not whole or len(set(values.values())) > FEW)):
-        return goal | {"kind": "numbers", "decimal": decimal}
+        return goal | {"kind": "numbers", "decimal": decimal} | ({"loose": True} if kind else {})
     if kind is None and not numbers:
         _no_date(sheet, column)
     classes = [str(int(v)) for v in sorted(set(values.values()))] if whole else sorted(found)  # type: ignore[arg-type, type-var]
@@ -317,7 +349,7 @@ def _several(sheet: Sheet, wanted: list[str], kind: str | None) -> Spec:
     good = kind in (None, "number")
     require(good, f"{sheet.name}: targets {', '.join(wanted)} together can be numbers or labels (0 and 1), not {kind}")
     decimal = "," if any(decimal_of(sheet, column) == "," for column in wanted) else "."
-    return {"kind": "numbers", "decimal": decimal}
+    return {"kind": "numbers", "decimal": decimal} | ({"loose": True} if kind else {})
 
 
 def _targets(goal: Spec, sheet: Sheet) -> Tensor:

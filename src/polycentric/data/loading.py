@@ -22,7 +22,7 @@ from .partition import Natural, Skewed, parse
 from .rotations import Sampled, Turned
 from .scaling import standardised
 from .sources import built_in, find, read
-from .suspicious import warn
+from .suspicious import warn, warn_of_absent_classes
 
 _SMALL = 10_000  # a pool with fewer examples is dealt to 40 clients unless told otherwise, others to 100
 
@@ -58,6 +58,7 @@ def load(
         )
         return data
     pool = data if isinstance(data, Pool) else find(data) if isinstance(data, str) else read(data)
+    warn_of_absent_classes(pool)
     require(standardise in ("no", "train"), f"standardise must be no or train, got {standardise!r}")
     source = None if isinstance(data, Pool) else _source(str(data), partition, clients, seed, valid, standardise)
     if partition is None:
@@ -100,8 +101,8 @@ def _source(
 def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0, test: float = 0.2) -> Federation:
     """Deal a pool to clients and split what each has into train, valid and test.
 
-    Where the source says which examples are for testing, those are; for clients that are not natural, the
-    set's usual test part if it has one. Otherwise a part of every client's examples is held out.
+    Where the source says which examples are for testing, those are; where a partition deals the examples, those that
+    it names for that case, if it does. Otherwise a part of every client's examples is held out.
 
     Arguments:
         pool: the examples.

@@ -5,13 +5,17 @@ x                           examples: uint8 images (n, h, w) or (n, h, w, c), fl
 symbols                     says that x holds symbols (n, length), and how many there are
 jpeg, offset                instead of x: image i is jpeg[offset[i]:offset[i+1]]
 text, offset, role, vocab   instead of x and y: role i speaks text[offset[i]:offset[i+1]], in bytes
-y, classes                  labels 0..C-1 and their names; real numbers to predict have no classes
+y, classes                  labels 0..C-1 and their names; without names the labels that occur are the classes;
+                            real numbers to predict have no classes
                             (n, L) of 0 and 1 with L classes: several labels an example
                             (n, t) of real numbers: several numbers to predict
 targets, columns            names of the numbers to predict, and of the features of vectors x
-recipe                      how rows of a table became x and y, as JSON; with it x may have gaps (nan)
+inputs                      where x (n, d) holds several inputs end to end: [[name, shape], ...], as JSON
+recipe                      how rows of a table, pictures or several inputs became x, as JSON; of a table x may have
+                            gaps (nan)
 client, client_names        natural client of each example (absent: the set must be partitioned)
-test, canonical_test        True for test examples: with natural clients, and in the set's usual form
+test                        True for test examples
+canonical_test              the same where a partition deals the examples, if other examples are for testing then
 group, group_names          a known population of each example, to judge by
 protected                   a protected attribute of each example
 note                        what the reader of a number must know
@@ -32,7 +36,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require, unknown
 from .archive import LIMIT, AnyArray, Arrays, names_in, reading, shapes, unzipped
-from .federation import Pool
+from .federation import Inputs, Pool
 from .pictures import unpacked
 
 MOST_CLASSES = 100_000
@@ -40,7 +44,7 @@ WINDOW = 80  # characters in, one out: LEAF's task on Shakespeare
 KNOWN = (
     *("x", "jpeg", "offset", "text", "role", "vocab", "symbols", "y", "classes", "client", "client_names"),
     *("test", "canonical_test", "group", "group_names", "protected", "note", "targets", "columns", "recipe"),
-    *("channels", "recording"),
+    *("inputs", "channels", "recording"),
 )
 
 
@@ -98,6 +102,7 @@ def save(pool: Pool, path: Path) -> None:
     arrays |= {key: _strings(value) for key, value in names.items() if value}
     arrays |= {"note": np.array(pool.note)} if pool.note else {}
     arrays |= {"recipe": np.array(json.dumps(pool.recipe))} if pool.recipe is not None else {}
+    arrays |= {"inputs": np.array(json.dumps(pool.inputs))} if pool.inputs else {}
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -137,7 +142,7 @@ def labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Ten
     low, high = (int(y.min()), int(y.max())) if len(y) else (0, 0)
     most = len(classes) if classes else MOST_CLASSES
     require(0 <= low and high < most, f"{name}: labels run from {low} to {high}, but must lie in 0 to {most - 1}")
-    return torch.from_numpy(y.astype(np.int64)), classes or tuple(map(str, range(high + 1)))
+    return (torch.from_numpy(y.astype(np.int64)), classes) if classes else renumbered(y.astype(np.int64))
 
 
 def _several_labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
@@ -177,7 +182,7 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
     require("y" in arrays, f"{name} has no array y: every example needs a label")
     symbols = _number(name, arrays, "symbols")
     recipe = _recipe(name, arrays)
-    gaps = recipe is not None  # of a table: they are filled when it is dealt
+    gaps = recipe is not None and "columns" in recipe  # of a table: they are filled when it is dealt
     x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols, gaps)
     require(len(x) > 0, f"{name} has no examples")
     y, classes = labels(name, arrays["y"], _names(name, arrays, "classes"))
@@ -205,6 +210,7 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
         symbols=symbols,
         targets=_names(name, arrays, "targets"),
         columns=_names(name, arrays, "columns"),
+        inputs=_several_inputs(name, arrays),
         recipe=recipe,
     )
 
@@ -335,15 +341,24 @@ def _number(name: str, arrays: Arrays, key: str) -> int:
     return int(value)
 
 
+def _json(arrays: Arrays, key: str) -> Any:
+    told = arrays.get(key)
+    return json.loads(str(told)) if told is not None and told.ndim == 0 and told.dtype.kind == "U" else None
+
+
 def _recipe(name: str, arrays: Arrays) -> dict[str, Any] | None:
-    told = arrays.get("recipe")
-    if told is None:
-        return None
-    good = told.ndim == 0 and told.dtype.kind == "U"
-    recipe = json.loads(str(told)) if good else None
-    if not isinstance(recipe, dict):
-        raise UsageError(f"{name}: recipe must be a JSON object as a text")
+    recipe: dict[str, Any] | None = _json(arrays, "recipe")
+    require("recipe" not in arrays or isinstance(recipe, dict), f"{name}: recipe must be a JSON object as a text")
     return recipe
+
+
+def _several_inputs(name: str, arrays: Arrays) -> Inputs:
+    if "inputs" not in arrays:
+        return ()
+    try:
+        return tuple((str(key), tuple(map(int, shape))) for key, shape in _json(arrays, "inputs"))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: inputs must be a JSON list of names and shapes as a text") from error
 
 
 def _note(arrays: Arrays) -> str:

@@ -7,14 +7,18 @@ pixels are unpacked, and whatever is wrong with it becomes one line that names i
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from ..errors import UsageError, require
+from .archive import LIMIT
 
 Bytes = NDArray[np.uint8]
 
@@ -53,6 +57,31 @@ def unpacked(
             whole = np.repeat(whole, 3, 1)
         whole[at] = pixels.transpose(2, 0, 1)
     return whole
+
+
+def pictures_to_inputs(recipe: Mapping[str, Any], files: Sequence[str | Path]) -> tuple[Tensor, str]:
+    """Pictures as x, (pictures, channels, height, width), as the recipe of a federation says; and what must be known.
+
+    They are brought to the size that the run's were brought to. Of a picture in colour among a run's grey ones
+    (19595 R + 38470 G + 7471 B + 32768) / 65536 is taken, which is what a decoder calls grey.
+    """
+    try:
+        size, channels = recipe["pictures"]["size"], int(recipe["pictures"]["channels"])
+        wanted = None if size is None else (int(size[0]), int(size[1]))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UsageError("this recipe has no pictures: the data did not come from a folder of them") from error
+    x = torch.from_numpy(unpacked([Path(file) for file in files], list(map(str, files)), wanted, LIMIT))
+    return made_grey(x) if channels == 1 else (x.expand(-1, channels, -1, -1), "")
+
+
+def made_grey(x: Tensor) -> tuple[Tensor, str]:
+    """Pictures (n, 1 or 3, height, width) as grey ones, (n, 1, height, width); and what must be known."""
+    coloured = int((x != x[:, :1]).flatten(1).any(1).sum())
+    said = f"{coloured} of {len(x)} pictures are in colour and were made grey, as the run's are" if coloured else ""
+    if x.shape[1] == 3:
+        share = torch.tensor([19595, 38470, 7471])[:, None, None]
+        x = ((x.long() * share).sum(1, keepdim=True) + 32768 >> 16).to(torch.uint8)
+    return x, said
 
 
 def as_bytes(image: Image.Image) -> Bytes:

@@ -35,7 +35,10 @@ def standardised(federation: Federation) -> Federation:
 
     train, valid, test = map(scaled, (federation.train, federation.valid, federation.test))
     note = f"{federation.note}; " if federation.note else ""
-    said = f"{note}features standardised by all training examples"
+    kinds = (federation.recipe or {}).get("inputs", {})
+    pixels = [f"'{name}'" for name, kind in kinds.items() if kind == "uint8"]
+    among = f", among them every pixel of {' and '.join(pixels)}" if pixels else ""
+    said = f"{note}features standardised by all training examples{among}"
     return replace(federation, train=train, valid=valid, test=test, scaling=scaling, note=said)
 
 

@@ -63,18 +63,20 @@ def find(name: str) -> Pool:
     if built_in(name):
         made: Pool = part_of("data", name, Pool)
         return made
-    if _NAME.fullmatch(name):
-        for folder in _places():
-            for path in (folder / f"{name}.npz", folder / name):
-                if os.path.exists(path):
-                    return read(path)
-    # os.path and not Path.exists: the latter raises on names too long for a file
-    if os.path.exists(os.path.expanduser(name)):
-        return read(os.path.expanduser(name))
+    if path := located(name):
+        return read(path)
     choices = [found.name for found in available()]
     missing = "".join(f"; {folder}, which it names, is not there" for folder in missing_folders())
     said = f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in"
     raise UsageError(said + missing)
+
+
+def located(name: str) -> Path | None:
+    """The file or folder that a name means; None where it means none."""
+    places = [folder for folder in _places() if _NAME.fullmatch(name)]
+    paths = [path for folder in places for path in (folder / f"{name}.npz", folder / name)]
+    # os.path and not Path.exists: the latter raises on names too long for a file
+    return next((path for path in (*paths, Path(name).expanduser()) if os.path.exists(path)), None)
 
 
 def _made_by(name: str) -> Pool:
@@ -131,7 +133,13 @@ def install(path: str | Path, name: str, *, force: bool = False, **how: Any) -> 
         how: arguments of the reader, such as `client` and `target` of a table.
     """
     good = bool(_NAME.fullmatch(name)) and name not in entries(Pool)
-    require(good, f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name")
+    free = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "mine"
+    free = f"my-{free}" if free in entries(Pool) else free
+    require(
+        good,
+        f"'{name}' cannot name a data set: use letters, digits, '-', '_' and '.', and no built-in name; say another, "
+        f"such as --name {free}",
+    )
     target = _cache() / f"{name}.npz"
     good = force or not target.exists()
     require(good, f"data set '{name}' is installed already; pass force=True (in the command: --force) to replace it")

@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from .federation import Federation
+from .federation import Federation, Pool
 from .scaling import moments, scalable
 
 UNLIKE = 100.0  # how many times the largest scale may be the smallest before it is said
+LARGER = 10.0  # and how many times the range of one target that of another
 FEW = 20  # whole numbers up to which real targets look like classes
 
 
@@ -20,9 +22,24 @@ def warn(federation: Federation) -> None:
         warnings.warn(f"data '{federation.name}': {found}", stacklevel=3)
 
 
+def warn_of_absent_classes(pool: Pool) -> None:
+    """Say where a class has a name and no example in the whole set: a model has an output for it all the same."""
+    if pool.kind == "classes" and len(pool.y) and not pool.symbols:  # of an alphabet any may be missing
+        there = torch.bincount(pool.y, minlength=len(pool.classes)) > 0
+        if absent := [pool.classes[c] for c in (~there).nonzero()[:, 0].tolist()]:
+            warnings.warn(
+                f"data '{pool.name}': class {some(absent)} {'has' if len(absent) == 1 else 'have'} a name and no "
+                f"example; models put out {len(pool.classes)} classes all the same: leave it out of `classes` if that "
+                "is not meant",
+                stacklevel=3,
+            )
+
+
 def all_of(federation: Federation) -> list[str]:
     """Everything suspicious, a sentence each."""
-    return [*units(federation), *number_or_class(federation), *tests(federation), *unseen_classes(federation)]
+    unlike = unlike_targets(federation.train.y, federation.targets) if federation.kind == "numbers" else []
+    found = (units(federation), number_or_class(federation), unlike, tests(federation), unseen_classes(federation))
+    return [sentence for some in found for sentence in some]
 
 
 def units(federation: Federation) -> list[str]:
@@ -53,7 +70,7 @@ def units(federation: Federation) -> list[str]:
 def number_or_class(federation: Federation) -> list[str]:
     """Real targets that look like classes; of a table it was shown, and said, what they are."""
     y = federation.train.y
-    if federation.kind != "numbers" or y.dim() != 1 or federation.recipe is not None:
+    if federation.kind != "numbers" or y.dim() != 1 or "columns" in (federation.recipe or {}):
         return []
     values = torch.unique(y)
     if not 1 < len(values) <= min(FEW, len(y) - 1) or not bool((values == values.round()).all()):
@@ -62,6 +79,22 @@ def number_or_class(federation: Federation) -> list[str]:
     return [
         f"the targets are only {shown}, kept as real numbers, so they are learned as a number to predict; if they are "
         "classes, keep them as whole numbers"
+    ]
+
+
+def unlike_targets(y: Tensor, names: Sequence[str] = ()) -> list[str]:
+    """Several numbers to predict, of which one is so much larger that the others hardly count in the loss."""
+    if y.dim() != 2 or y.shape[1] < 2 or not len(y):
+        return []
+    wide = y.double().amax(0) - y.double().amin(0)
+    low, high = int(wide.argmin()), int(wide.argmax())
+    if not float(wide[high]) >= LARGER * float(wide[low]) > 0:
+        return []
+    names = names or tuple(f"target {j}" for j in range(len(wide)))
+    times = float(wide[high] / wide[low])
+    return [
+        f"the range of {names[high]} is {times:.3g} times that of {names[low]}, so it dominates the loss, which adds "
+        "their squared errors: bring the targets to one scale before, or predict them one by one"
     ]
 
 

@@ -71,6 +71,33 @@ def read_sheet(path: str | Path, *, limit: int = MOST_BYTES) -> Sheet:
         return _parquet(path, limit) if path.suffix.lower() == ".parquet" else _csv(path, limit)
 
 
+def rows_of(frame: Any) -> list[dict[str, str]]:
+    """The same of a pandas DataFrame, or anything with `columns` and `frame[column]`."""
+    cells = sheet_of("the frame", frame.columns, frame.__getitem__)
+    return [dict(zip(cells.columns, row, strict=True)) for row in zip(*cells.columns.values(), strict=True)]
+
+
+def csv_text(rows: Iterable[Iterable[Any]], end: str = "\r\n") -> str:
+    """Rows as CSV; what a spreadsheet would run (=, +, - or @ first, and no number) has a ' before it, as is customary.
+
+    >>> csv_text([["=cmd|1", -5, "-5", "+a", "a=b"]], end="")
+    "'=cmd|1,-5,-5,'+a,a=b"
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator=end).writerows([_harmless(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _harmless(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@")):
+        return cell
+    try:
+        float(cell)
+        return cell
+    except ValueError:
+        return f"'{cell}"
+
+
 def sheet_of(name: str, columns: Iterable[Any], column: Any) -> Sheet:
     """Sheet from columns at hand: `column(key)` gives the values of one."""
     keys = list(columns)

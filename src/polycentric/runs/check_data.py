@@ -152,7 +152,7 @@ def _how_many(tried: Probe) -> str:
     """How many groups, where several pay."""
     if tried.difference("several", "one").sure <= 0:
         return ""
-    more = " or more" if tried.k == max(tried.groups) else ""
+    more = " (more were not tried)" if tried.k == max(tried.groups) else ""
     return f"; {tried.k} groups{more}"
 
 

@@ -15,6 +15,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 
 from ..data import Split
+from ..errors import require
 from ..learn import Gradient, Train
 from ..method import Exchange, Method, State
 from ..round import opened, receive
@@ -143,6 +144,7 @@ def assign_newcomers(method: Method, state: State, clients: Simulation) -> State
         if exchange.topology.greets:
             everyone = all_clients(clients, state)
             cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
+            _refuse_absent(clients, len(cohort.index) > 0)
             place, answers = exchange.topology.place, clients.answers(exchange, state, cohort)
             notes = [(a.block.index, place(state.memory, a.block, state.centers, a.sent)) for a in answers]
             state = replace(state, memory=write(state.memory, notes))
@@ -309,8 +311,18 @@ def _predictions(
 
 def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
     """What clients have before they learn."""
+    _refuse_absent(clients, bool(exchange.unpack))
     kept = take(state.kept, block.index, clients.task.device)
     return opened(exchange, kept | receive(exchange, state, block), clients.run, block)
+
+
+def _refuse_absent(clients: Simulation, chosen: bool) -> None:
+    good = not (chosen and clients.federation.absent)
+    require(
+        good,
+        "the model of a client is chosen by its examples, which the run's folder does not hold: say center=0 (--center "
+        "0), or open the run in Python with federation=...",
+    )
 
 
 def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:

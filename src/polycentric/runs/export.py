@@ -8,8 +8,10 @@ Beside FILE stands FILE.json: which model, what goes in and what comes out, whos
 which data. A file gets its name only after it was loaded again and gave the outputs of the run's model, to rounding.
 
 What goes into a .pt2 or .onnx file are examples as they are before anything is done to them: bytes of pictures (divided
-by 255 inside), features in their own units (standardised inside, where the run's were), symbols. What comes out are the
-outputs z of the model: `softmax(z)` are probabilities of classes, `sigmoid(z)` of labels, numbers are themselves.
+by 255 inside), features in their own units (standardised inside, where the run's were), symbols; several inputs one by
+one, each in its own shape. Rows of a table become numbers, and pictures get their size, outside: the lines that are
+printed do it. What comes out are the outputs z of the model: `softmax(z)` are probabilities of classes, `sigmoid(z)` of
+labels, numbers are themselves.
 
 A .pt2 is a zip file of JSON and raw numbers. `torch.export.load` unpickles what an archive tells it to; ours hold no
 pickle at all (torch's example inputs are left out), but a stranger's may, so it is not a format to take from strangers.
@@ -34,14 +36,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..data.federation import Scaling
+from ..data.federation import Federation, Scaling
 from ..errors import UsageError, require, unknown
-from ..language.own_code import is_own
-from ..models import MODELS
+from ..stacks.draw import uniform
 from ..tasks.task import side_by_side
 from .checkpoint import renamed
-from .machine import versions
-from .outputs import identity
+from .model_card import arguments, description, loading
 from .serving import Holder, everybody, holder, holders
 
 if TYPE_CHECKING:
@@ -51,11 +51,6 @@ Format = Literal["safetensors", "torch-export", "onnx"]
 SUFFIXES: dict[str, str] = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx"}
 CHECKED = 64  # examples on which an exported model is compared
 OFF = {torch.float32: 1e-4, torch.float64: 1e-8}  # how far outputs may be apart, as a share of the largest
-PREDICTS = {  # what the outputs of a model are
-    "classes": "one number for each class: softmax gives probabilities, the largest is the answer",
-    "labels": "one number for each label: sigmoid gives probabilities, a label with a positive number is told",
-    "numbers": "the numbers themselves",
-}
 
 
 @dataclass(frozen=True)
@@ -82,6 +77,38 @@ class FromRaw(nn.Module):
         """Outputs, (batch, n_outputs)."""
         x = x if self.scaling is None else self.scaling(x)
         return side_by_side(self.model(*self.task.arguments(self.task.inputs(x))))
+
+
+class FromSeveral(nn.Module):
+    """The same from several inputs, which it lays end to end as `from_arrays` does."""
+
+    def __init__(self, whole: FromRaw) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Outputs, (batch, n_outputs)."""
+        each = [part.float() / 255 if part.dtype == torch.uint8 else part for part in given]
+        return torch.as_tensor(self.whole(torch.cat([part.flatten(1) for part in each], 1)))
+
+
+def from_raw(run: Run, module: nn.Module) -> nn.Module:
+    """A run's model from what its user has in hand, ready to predict."""
+    whole = FromRaw(run, module)
+    return (FromSeveral(whole) if run.federation.inputs else whole).eval()
+
+
+def _apart(run: Run, x: Tensor) -> tuple[Tensor, ...]:
+    """Examples as a model is called with them, from rows that were not scaled yet."""
+    given = arguments(run)
+    if not run.federation.inputs:
+        return (x,)
+    parts = torch.split(x, [math.prod(one.shape) for one in given], 1)
+    shaped = [part.reshape(-1, *one.shape) for part, one in zip(parts, given, strict=True)]
+    return tuple(
+        (part * 255).round().to(torch.uint8) if one.dtype == "uint8" else part
+        for part, one in zip(shaped, given, strict=True)
+    )
 
 
 def export(
@@ -136,11 +163,12 @@ def _written(run: Run, whose: Holder, path: Path, format: str, force: bool) -> E
     path.parent.mkdir(parents=True, exist_ok=True)
     module = task.loaded(whose.rows).cpu()
     x, right = examples_for(run, whose)
+    given = _apart(run, x)
     found: list[float] = []
 
     def write(temporary: Path) -> None:
-        again = WRITERS[format](run, module, x, temporary)
-        found.extend(_off(run, whose, path, again, x, right) if again else ())
+        again = WRITERS[format](run, module, given, temporary)
+        found.extend(_off(run, whose, path, again, given, right) if again else ())
 
     digest = renamed(path, write)
     with torch.no_grad():
@@ -160,19 +188,34 @@ def examples_for(run: Run, whose: Holder) -> tuple[Tensor, Tensor]:
         split = next((part for part in mine if len(part)), split)
     x = split.x[:CHECKED]
     x = x if len(x) > 1 else torch.cat([x, x])
+    x = _made_up(federation) if federation.absent else x
     with torch.no_grad():
         right = task.predict(whose.rows, task.inputs(x.to(task.device))).cpu()
     x, scaling = x.cpu(), federation.scaling
     return x if scaling is None else (x.double() * scaling.spread.cpu() + scaling.mean.cpu()).to(x.dtype), right
 
 
+def _made_up(federation: Federation) -> Tensor:
+    """Examples to compare models on, where the run's own are not here."""
+    x, scaling = federation.train.x, federation.scaling
+    drawn = uniform(0, "made up", torch.arange(CHECKED * math.prod(federation.shape))).reshape(
+        CHECKED, *federation.shape
+    )
+    if not x.is_floating_point():
+        return (drawn * (federation.symbols or 256)).to(x.dtype)
+    if federation.inputs:  # some may be bytes
+        drawn = (255 * drawn).round() / 255
+        return (drawn if scaling is None else scaling(drawn)).to(x.dtype)
+    return (4 * drawn - 2).to(x.dtype)
+
+
 def _off(
-    run: Run, whose: Holder, path: Path, again: Callable[[Tensor], Tensor], x: Tensor, right: Tensor
+    run: Run, whose: Holder, path: Path, again: Callable[..., Tensor], given: tuple[Tensor, ...], right: Tensor
 ) -> Iterator[float]:
     """How far the outputs of what was written are from the run's own: of all examples together, and of one alone."""
     for part in (slice(None), slice(1)):
         with torch.no_grad():
-            found = again(x[part])
+            found = again(*(one[part] for one in given))
         off = float((found - right[part]).abs().max())
         most = OFF[run.clients.task.dtype] * max(1.0, float(right.abs().max()))
         if not off <= most:
@@ -186,31 +229,32 @@ def _off(
 # -- the formats: each writes a file, and gives what loads it again ---------------------------------------------------
 
 
-def _safetensors(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tensor], Tensor]:
+def _safetensors(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor]:
     save_file({name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}, path)
     again = copy.deepcopy(module)
     for tensor in again.state_dict().values():
         tensor.zero_()  # whatever is not in the file is not there
     again.load_state_dict(load_file(path))
-    return FromRaw(run, again).eval()
+    return from_raw(run, again)
 
 
-def _torch_export(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tensor], Tensor]:
+def _torch_export(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor]:
     with _traced(run, "torch-export"):
-        program = torch.export.export(FromRaw(run, module).eval(), (x,), dynamic_shapes=({0: _batch()},), strict=False)
+        program = torch.export.export(from_raw(run, module), given, dynamic_shapes=_any(run), strict=False)
         program.example_inputs = None  # they would be a pickle
         stream = io.BytesIO()
         torch.export.save(program, stream)
     path.write_bytes(stream.getvalue())
-    again: Callable[[Tensor], Tensor] = torch.export.load(io.BytesIO(path.read_bytes())).module()
+    again: Callable[..., Tensor] = torch.export.load(io.BytesIO(path.read_bytes())).module()
     return again
 
 
-def _onnx(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tensor], Tensor] | None:
+def _onnx(run: Run, module: nn.Module, given: tuple[Tensor, ...], path: Path) -> Callable[..., Tensor] | None:
+    names = [one.variable for one in arguments(run)]
     with _traced(run, "onnx"):
-        whole = FromRaw(run, module).eval()
-        how: dict[str, Any] = {"input_names": ["x"], "output_names": ["outputs"], "dynamic_shapes": ({0: _batch()},)}
-        program: Any = torch.onnx.export(whole, (x,), dynamo=True, verbose=False, **how)
+        whole = from_raw(run, module)
+        how: dict[str, Any] = {"input_names": names, "output_names": ["outputs"], "dynamic_shapes": _any(run)}
+        program: Any = torch.onnx.export(whole, given, dynamo=True, verbose=False, **how)
         path.write_bytes(program.model_proto.SerializeToString())
     if find_spec("onnxruntime") is None:
         warnings.warn("the .onnx file was not run: pip install onnxruntime, and export again to check it", stacklevel=5)
@@ -218,19 +262,22 @@ def _onnx(run: Run, module: nn.Module, x: Tensor, path: Path) -> Callable[[Tenso
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+    return lambda *some: torch.from_numpy(
+        session.run(None, {name: one.numpy() for name, one in zip(names, some, strict=True)})[0]
+    )
 
 
-WRITERS: dict[str, Callable[[Run, nn.Module, Tensor, Path], Callable[[Tensor], Tensor] | None]] = {
+WRITERS: dict[str, Callable[[Run, nn.Module, tuple[Tensor, ...], Path], Callable[..., Tensor] | None]] = {
     "safetensors": _safetensors,
     "torch-export": _torch_export,
     "onnx": _onnx,
 }
 
 
-def _batch() -> Any:
-    """Any number of examples."""
-    return torch.export.Dim("batch")
+def _any(run: Run) -> Any:
+    """Any number of examples, the same of all inputs."""
+    batch = torch.export.Dim("batch")
+    return (tuple({0: batch} for _ in run.federation.inputs),) if run.federation.inputs else ({0: batch},)
 
 
 @contextmanager
@@ -251,99 +298,3 @@ def _traced(run: Run, format: str) -> Iterator[None]:
     finally:
         for log, level in logs.items():
             log.setLevel(level)
-
-
-# -- what is said beside a file ---------------------------------------------------------------------------------------
-
-
-def description(run: Run, whose: Holder, path: Path, format: str, digest: str, lines: str) -> dict[str, Any]:
-    """All that somebody who has only the file must know."""
-    federation, task, scaling = run.federation, run.clients.task, run.federation.scaling
-    return {
-        "file": path.name,
-        "format": format,
-        "sha256": digest,
-        **whose.to_json(),
-        "model": run.model,
-        "class": type(task.module).__name__,
-        "input_shape": list(federation.shape),
-        "input_dtype": str(federation.train.x.dtype)[6:],
-        "inputs": [[name, list(shape)] for name, shape in task.several],
-        "symbols": federation.symbols,
-        "outputs": federation.n_outputs,
-        "outputs_are": PREDICTS[federation.kind],
-        "dtype": str(task.dtype)[6:],
-        "kind": federation.kind,
-        "classes": list(federation.classes),
-        "targets": list(federation.targets),
-        "columns": list(federation.columns),
-        "before": before(run) or "nothing",
-        "before_is_inside": format != "safetensors",
-        "scaling": None if scaling is None else {"mean": scaling.mean.tolist(), "spread": scaling.spread.tolist()},
-        "recipe": federation.recipe,
-        "layers": {name: list(tensor.shape) for name, tensor in task.module.state_dict().items()},
-        "run": {"method": run.method.name, "rounds": run.state.round, "seed": run.clients.seed}
-        | {"identity": identity(run)},
-        "data": {"name": federation.name, "fingerprint": federation.fingerprint, "note": federation.note},
-        "versions": {name: found for name, found in versions().items() if name in ("polycentric", "torch")},
-        "load": lines.splitlines(),
-    }
-
-
-def before(run: Run) -> str:
-    """What is done to an example before the model sees it, in words."""
-    federation = run.federation
-    rows = ["rows of a table become numbers by the recipe"] if federation.recipe is not None else []
-    scaled = ["features are standardised, (x - mean) / spread"] if federation.scaling is not None else []
-    whole = federation.train.x.dtype == torch.uint8 and not federation.symbols
-    return "; then ".join([*rows, *scaled, *(["bytes are divided by 255"] if whole else [])])
-
-
-def loading(run: Run, path: Path, about: Path, format: str, heads: bool = False) -> str:
-    """Lines of Python that load a file and compute `outputs` of some `x`; `heads`: the module gives several."""
-    kind = str(run.federation.train.x.dtype)[6:]
-    what = f"# x: ({', '.join(map(str, ('batch', *run.federation.shape)))}), {kind}"
-    if format == "torch-export":
-        load = f"model = torch.export.load({str(path)!r}).module()"
-        return "\n".join(["import torch", "", load, f"outputs = model(x)  {what}"])
-    if format == "onnx":
-        load = f"session = onnxruntime.InferenceSession({str(path)!r})"
-        run_it = f'outputs = session.run(None, {{"x": x}})[0]  {what}, of numpy'
-        return "\n".join(["import onnxruntime", "", load, run_it])
-    last = ["outputs = torch.cat([part.flatten(1) for part in outputs], 1)  # several heads"] if heads else []
-    return "\n".join([*_building(run, path, about), *_calling(run, what), *last])
-
-
-def _building(run: Run, path: Path, about: Path) -> Iterator[str]:
-    """The module, with the parameters of a file."""
-    task = run.clients.task
-    ours = run.model in MODELS or is_own(run.model)
-    known = repr(run.model) if ours else run.model if run.model.isidentifier() else "your_model"
-    yield from ("import json", "from pathlib import Path", "", "import torch", "from polycentric.models import build")
-    yield from ("from safetensors.torch import load_file", "", f"about = json.loads(Path({str(about)!r}).read_text())")
-    shape = '{name: tuple(shape) for name, shape in about["inputs"]}' if task.several else 'about["input_shape"]'
-    own = "" if ours else f"  # {known}: your own, as the run had it"
-    yield f'model = build({known}, {shape}, about["outputs"], symbols=about["symbols"]).eval(){own}'
-    if task.dtype != torch.float32:
-        yield f"model = model.to({task.dtype})"
-    yield f"model.load_state_dict(load_file({str(path)!r}))"
-
-
-def _calling(run: Run, what: str) -> Iterator[str]:
-    """An example is prepared as it was in the run, and the module called."""
-    task, scaling = run.clients.task, run.federation.scaling
-    ready = f"x.to({task.dtype})"
-    if task.symbols:
-        ready = "x.long()"
-    elif run.federation.train.x.dtype == torch.uint8:
-        ready += " / 255"
-    if scaling is not None:
-        yield 'mean, spread = (torch.tensor(about["scaling"][key]).double() for key in ("mean", "spread"))'
-        yield f"x = ((x - mean) / spread).float()  {what}"
-    note = "" if scaling is not None else f"  {what}"
-    if task.several:
-        sizes, shapes = [math.prod(shape) for _, shape in task.several], [shape for _, shape in task.several]
-        yield f"parts = torch.split({ready}, {sizes}, 1){note}"
-        yield f"outputs = model(*(part.reshape(len(x), *shape) for part, shape in zip(parts, {shapes})))"
-    else:
-        yield f"outputs = model({ready}){note}"

@@ -1,6 +1,7 @@
 """A run's folder: what was asked for, what came out, and enough to go on. One writer and one reader for each file.
 
 config.json        the settings, and what else must be handed over to go on (`given`)
+outline.json       what is known of data that were given as an object, without their examples: `data.outline`
 environment.json   versions, device, data fingerprint: what a number depends on besides the settings
 metrics.jsonl      one line for each evaluation; nothing in it depends on time or machine
 places.csv         every client's center at each evaluation, where clients have one
@@ -35,6 +36,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..data import Federation
+from ..data.outline import from_outline
 from ..errors import UsageError, require
 from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
@@ -206,6 +209,11 @@ class Folder:
         if not isinstance(value, dict):
             raise UsageError(f"{self.path / name} does not hold a JSON object")
         return value
+
+    def read_outline(self) -> Federation | None:
+        """What was written of data that were given as an object; None where nothing was."""
+        there = (self.path / "outline.json").is_file()
+        return from_outline(self.read_json("outline.json"), str(self.path / "outline.json")) if there else None
 
     def read_clients(self) -> list[dict[str, str]]:
         """The lines of clients.csv."""

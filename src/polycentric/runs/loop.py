@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data import Federation
 from ..errors import Diverged, Lost, unknown
@@ -125,19 +124,19 @@ class Run:
 
         return export(self, **how)
 
-    def predict(self, what: str | Path | Tensor, **whose: Any) -> Predictions:
+    def predict(self, what: Any, **whose: Any) -> Predictions:
         """Answers to new examples; arguments as those of `runs.predict.predict`."""
         from .predict import predict
 
         return predict(self, what, **whose)
 
-    def assign(self, data: str | Path | Federation, **how: Any) -> Fits:
+    def assign(self, data: Any, **how: Any) -> Fits:
         """Which center fits every client of other data; arguments as those of `runs.newcomers.assign`."""
         from .newcomers import assign
 
         return assign(self, data, **how)
 
-    def evaluate(self, data: str | Path | Federation, **how: Any) -> Elsewhere:
+    def evaluate(self, data: Any, **how: Any) -> Elsewhere:
         """Scores on other data, nothing is trained; arguments as those of `runs.newcomers.evaluate_on`."""
         from .newcomers import evaluate_on
 

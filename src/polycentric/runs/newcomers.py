@@ -11,10 +11,8 @@ takes the mean of those that were trained, and that is said.
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +22,18 @@ import torch
 from torch import Tensor
 
 from ..data import Federation, Pool, Split, load
-from ..data.columns import heads, specs_of
+from ..data.columns import heads, is_missing, specs_of
+from ..data.formats import folders, picture_files
 from ..data.npz_file import renumbered
-from ..data.table_file import SUFFIXES
+from ..data.pictures import made_grey
+from ..data.sources import built_in, located
+from ..data.table_file import SUFFIXES, csv_text, read_rows, rows_of
 from ..errors import UsageError, require
 from ..simulate.clients import Simulation
 from ..stacks.stack import Stacks
 from .evaluate import scored
 from .metrics import Scores, plain
-from .predict import CHUNK, in_terms_of, prepared, rows_by_recipe, same_columns
+from .predict import CHUNK, cell_of, in_terms_of, prepared, rows_by_recipe, same_columns
 from .serving import personal, row_of_center, rows_of_clients, untrained
 
 if TYPE_CHECKING:
@@ -71,13 +72,8 @@ class Fits:
 
     def table(self) -> str:
         """All rows as CSV."""
-        text, rows = io.StringIO(), list(self.rows())
-        writer = csv.writer(text)
-        writer.writerow(rows[0])
-        for row in rows:
-            values = [f"{v:.7g}" if isinstance(v, float) else "" if v is None else v for v in row.values()]
-            writer.writerow(values)
-        return text.getvalue()
+        rows = list(self.rows())
+        return csv_text([list(rows[0]), *([cell_of(value) for value in row.values()] for row in rows)])
 
 
 def _filled(row: Tensor) -> Tensor:
@@ -120,7 +116,7 @@ class Elsewhere:
 
 def assign(
     run: Run,
-    data: str | Path | Federation,
+    data: Any,
     *,
     partition: str | None = None,
     clients: int | None = None,
@@ -130,24 +126,24 @@ def assign(
 
     Arguments:
         run: a finished run.
-        data, partition, clients, data_seed: the other clients; as `polycentric.load`. Their features are scaled as the
-            run's were.
+        data, partition, clients, data_seed: the other clients; as `polycentric.load`, or a data frame. Their features
+            are scaled as the run's were.
     """
     if "model" in personal(run):
         raise UsageError(
             f"clients of {run.method.name} have whole models of their own: there is no center to choose; "
             "`polycentric evaluate` scores other data, and says with which model"
         )
-    other = fitting_data(run, data, partition, clients, data_seed)
+    other, told = fitting_data(run, data, partition, clients, data_seed)
     numbers, rows, said = _centers(run)
     note = [f"{run.method.name} has one center, so there is nothing to choose"] if len(numbers) == 1 else []
-    note += [said] if personal(run) else []
+    note += [*([said] if personal(run) else []), *told]
     return Fits(other.clients, tuple(numbers), _losses(run, other, rows), "; ".join(note))
 
 
 def evaluate_on(
     run: Run,
-    data: str | Path | Federation,
+    data: Any,
     *,
     partition: str | None = None,
     clients: int | None = None,
@@ -158,11 +154,11 @@ def evaluate_on(
 
     Arguments:
         run: a finished run.
-        data, partition, clients, data_seed: the other clients; as `polycentric.load`. Their features are scaled as the
-            run's were.
+        data, partition, clients, data_seed: the other clients; as `polycentric.load`, or a data frame. Their features
+            are scaled as the run's were.
         all_new: everybody is a newcomer, whatever they are called.
     """
-    other = fitting_data(run, data, partition, clients, data_seed)
+    other, told = fitting_data(run, data, partition, clients, data_seed)
     number = {name: k for k, name in enumerate(run.federation.clients)}
     like = torch.tensor([-1 if all_new else number.get(name, -1) for name in other.clients])
     never = (like >= 0) & untrained(run)[like.clamp(min=0)]
@@ -186,27 +182,31 @@ def evaluate_on(
         said.append(f"{int((~own).sum())} newcomers take {how}")
         center = [None if mine else numbers[k] for mine, k in zip(own.tolist(), at.tolist(), strict=True)]
     _warn_of_known_examples(run, other)
+    if run.federation.absent:
+        said.append("the run's own examples are not here, so nobody has looked whether it learned some of these")
     seen = Simulation(other, run.clients.task, seed=run.clients.seed, executor="looped", block=1)
     scores = scored(seen, other.test, _predictions(run, other, like, own, rows, at))
     attackers = own & run.clients.attackers[like.clamp(min=0)]
     if bool(attackers.any()):
         said.append(f"{int(attackers.sum())} attacked in the run; scores are those of the others")
-    return Elsewhere(other, scores, own, center, attackers, tuple(said))
+    return Elsewhere(other, scores, own, center, attackers, (*said, *told))
 
 
 def fitting_data(
-    run: Run, data: str | Path | Federation, partition: str | None, clients: int | None, data_seed: int | None
-) -> Federation:
-    """Other data as the run's own are, on its device; refused where they cannot be."""
-    ours, dealt, read_alike = run.federation, run.settings, False
+    run: Run, data: Any, partition: str | None, clients: int | None, data_seed: int | None
+) -> tuple[Federation, list[str]]:
+    """Other data as the run's own are, on its device, and what must be known; refused where they cannot be."""
+    ours, dealt, said, read_alike = run.federation, run.settings, list[str](), False
     if not isinstance(data, Federation):
         seed = data_seed if data_seed is not None else dealt.seed if dealt.data_seed is None else dealt.data_seed
+        found, said = read_as_the_runs(ours, data)
+        read_alike = found is not None
         with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* a name and no example")  # the classes are the run's
             if ours.scaling is not None:
                 warnings.simplefilter("ignore")  # of units: they are brought to one scale below
-            read_alike = Path(data).suffix.lower() in SUFFIXES
-            data = load(_pool_of_table(ours, Path(data)) if read_alike else data, partition, clients=clients, seed=seed)
-    theirs = data
+            data = load(data if found is None else found, partition, clients=clients, seed=seed)
+    theirs: Federation = data
     scaled = "load them without, the run's own scaling is applied"
     require(theirs.scaling is None, f"data '{theirs.name}' are standardised by themselves: {scaled}")
     what = f"data '{theirs.name}'"
@@ -215,15 +215,16 @@ def fitting_data(
     for word in ("symbols", "inputs"):
         there, here = getattr(theirs, word), getattr(ours, word)
         require(there == here, f"{what}: {word} are {there}, and the run's {here}")
+    table = "columns" in (ours.recipe or {})
     if ours.recipe is not None and not read_alike and _unfilled(theirs.recipe) != _unfilled(ours.recipe):
+        instead = "give the table itself (.csv), which is read as the run's was" if table else "bytes are no floats"
         raise UsageError(
-            f"{what} became numbers in another way than the run's table did, so they mean something else: give the "
-            "table itself (.csv), which is read as the run's was"
+            f"{what} became numbers in another way than the run's did, so they mean something else: {instead}"
         )
     same_columns(ours, theirs.columns, what)
 
     def part(split: Split) -> Split:
-        raw = split.x if read_alike or ours.recipe is None else _refilled(ours.recipe, split.x)
+        raw = _refilled(ours.recipe, split.x) if ours.recipe is not None and table and not read_alike else split.x
         x = prepared(ours, raw, what)
         return replace(split, x=x, y=in_terms_of(ours, split.y, theirs.classes, what)).to(run.clients.task.device)
 
@@ -231,15 +232,14 @@ def fitting_data(
     same: dict[str, Any] = {
         name: getattr(ours, name) for name in ("classes", "targets", "columns", "scaling", "recipe")
     }
-    return replace(theirs, train=train, valid=valid, test=test, source=None, **same)
+    return replace(theirs, train=train, valid=valid, test=test, source=None, **same), said
 
 
 def _unfilled(recipe: Mapping[str, Any] | None) -> Any:
-    """A recipe without the medians that fill gaps: they depend on which rows are for training."""
-    if recipe is None:
-        return None
+    """What decides the meaning of numbers in x: not the medians that fill gaps, which depend on the training rows."""
+    recipe = recipe or {}
     columns = [{key: value for key, value in spec.items() if key != "fill"} for spec in recipe.get("columns", ())]
-    return {**recipe, "columns": columns}
+    return columns, recipe.get("target"), recipe.get("inputs")
 
 
 def _refilled(recipe: Mapping[str, Any], x: Tensor) -> Tensor:
@@ -252,18 +252,40 @@ def _refilled(recipe: Mapping[str, Any], x: Tensor) -> Tensor:
     return x
 
 
-def _pool_of_table(ours: Federation, path: Path) -> Pool:
-    """A table of clients, read by the recipe of the one that the run's data came from."""
-    rows, x, y = rows_by_recipe(ours, path)
+def read_as_the_runs(ours: Federation, data: Any) -> tuple[Pool | None, list[str]]:
+    """A table, a data frame or a folder of pictures, read as the run's was; None where it is something else."""
+    if hasattr(data, "columns"):
+        return _pool_of_rows(ours, rows_of(data), "frame")
+    kind = type(data).__name__
+    require(isinstance(data, str | Path), f"other data are a name, a path, a federation or a data frame, got {kind}")
+    if Path(data).suffix.lower() in SUFFIXES:
+        return _pool_of_rows(ours, read_rows(data), Path(data).stem)
+    how = (ours.recipe or {}).get("pictures")
+    path = data if isinstance(data, Path) else None if built_in(data) else located(data)
+    if how is None or path is None or not path.is_dir() or not picture_files(path):
+        return None, []
+    pool = folders(path, size=how["size"] and tuple(how["size"]))
+    x, said = made_grey(pool.x) if how["channels"] == 1 else (pool.x, "")
+    return replace(pool, x=x), [said] if said else []
+
+
+def _pool_of_rows(ours: Federation, rows: Sequence[Mapping[str, Any]], name: str) -> tuple[Pool, list[str]]:
+    """A table of clients by the recipe of the one that the run's data came from; rows without a target are left out."""
+    x, y, known, said = rows_by_recipe(ours, rows, name)
     recipe = ours.recipe or {}
-    if y is None:
-        raise UsageError(f"{path} lacks a column of {', '.join(recipe['target']['columns'])}: who is scored needs it")
     column = recipe.get("client")
-    if column is not None and column not in rows[0]:
-        raise UsageError(f"{path} has no column '{column}', which says whose a row is")
-    client, clients = renumbered(np.array([row[column] for row in rows])) if column else (None, ())
+    if column is not None:
+        require(column in rows[0], f"{name} has no column '{column}', which says whose a row is")
+        known &= torch.tensor([not is_missing(str(row[column])) for row in rows])
+    if y is None or not bool(known.any()):
+        raise UsageError(f"{name} lacks a column of {', '.join(recipe['target']['columns'])}: who is scored needs it")
+    if lost := int((~known).sum()):
+        said.append(f"{name}: rows left out: {lost} without target{' or client' if column else ''}, of {len(rows)}")
+    rows = [row for row, there in zip(rows, known.tolist(), strict=True) if there]
+    client, clients = renumbered(np.array([str(row[column]) for row in rows])) if column else (None, ())
     whose: dict[str, Any] = {"client": client, "clients": clients}
-    return Pool(path.stem, x, y, ours.classes, **whose, targets=ours.targets, columns=ours.columns)
+    pool = Pool(name, x[known], y[known], ours.classes, **whose, targets=ours.targets, columns=ours.columns)
+    return pool, said
 
 
 def _centers(run: Run) -> tuple[list[int], list[Stacks], str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import math
 import time
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.table_file import csv_text
 from ..errors import UsageError
 from ..parts.privacy import epsilon
 from ..round import Trip
@@ -160,10 +159,10 @@ def clients_table(run: Run) -> str:
     columns = [name for name in ("initial", "in_use", "personalised") if name in run.scores]
     marks = list(run.scores["in_use"].marks)  # of numbers to predict, several labels, a user's own
     heads = [f"{what}_{c}" for what in ("accuracy", "loss", *marks) for c in columns]
-    group, trains, text = run.federation.group, run.now.trains, io.StringIO()
-    names = run.federation.group_names
-    writer = csv.writer(text)
-    writer.writerow(["client", "group", *(["group_name"] if names else []), "test_examples", *heads, "took_part"])
+    group, trains, names = run.federation.group, run.now.trains, run.federation.group_names
+    rows: list[list[Any]] = [
+        ["client", "group", *(["group_name"] if names else []), "test_examples", *heads, "took_part"]
+    ]
     for k, name in enumerate(run.federation.clients):
         values = [run.scores[c].accuracy[k] for c in columns] + [run.scores[c].loss[k] for c in columns]
         values += [run.scores[c].marks[mark].values[k] for mark in marks for c in columns]
@@ -171,8 +170,8 @@ def clients_table(run: Run) -> str:
         shown = [f"{v:.6g}" if counts and not math.isnan(v) else "" for v in values]
         took = str(int(run.tally.took[k])) if run.tally.took is not None and bool(trains[k]) else ""
         place = [""] if group is None else [int(group[k]), *([names[int(group[k])]] if names else [])]
-        writer.writerow([name, *place, int(run.scores["in_use"].count[k]), *shown, took])
-    return text.getvalue()
+        rows.append([name, *place, int(run.scores["in_use"].count[k]), *shown, took])
+    return csv_text(rows)
 
 
 def edges_table(run: Run) -> str:

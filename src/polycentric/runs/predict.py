@@ -2,32 +2,32 @@
 
     a file      .npz as `polycentric.data.npz` has it, with or without y; a folder of pictures, flat, by class, or by
                 client and class; a table (.csv) where the run's data came from one
+    in memory   a tensor or array; a data frame where the run's data came from a table; several inputs by name
     an answer   the class and the probability of each, the labels and theirs, or numbers
 
-What was done to the run's examples is done to these: the recipe of a table, standardising, bytes divided by 255. Where
-a file says what is right, that stands beside every answer, with its loss.
+What was done to the run's examples is done to these: the recipe of a table, the size of pictures, standardising, bytes
+divided by 255. Where an example says what is right, that stands beside its answer, with its loss.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..data import npz
-from ..data.archive import LIMIT, names_in
-from ..data.columns import is_missing
+from ..data.archive import LIMIT, names_in, unzipped
 from ..data.federation import Federation, Kind
-from ..data.from_table import rows_to_inputs, rows_to_targets
-from ..data.npz_file import without_targets
-from ..data.pictures import SUFFIXES, unpacked
-from ..data.table_file import read_rows
+from ..data.from_memory import packed
+from ..data.from_table import known_targets, rows_to_inputs, unlike_training
+from ..data.npz_file import labels, without_targets
+from ..data.pictures import SUFFIXES, pictures_to_inputs, unpacked
+from ..data.table_file import csv_text, read_rows, rows_of
 from ..errors import UsageError, require
 from ..tasks.goals import GOALS
 from .metrics import plain
@@ -46,6 +46,8 @@ class NewExamples:
     x: Tensor
     y: Tensor | None = None  # by the classes of the run
     names: tuple[str, ...] = ()  # of files
+    known: Tensor | None = None  # (examples,) bool, which of y are known; None: all
+    said: tuple[str, ...] = ()  # what the reader must know
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,8 @@ class Predictions:
     targets: Tensor | None = None
     losses: Tensor | None = None  # (examples,) where targets are known
     names: tuple[str, ...] = ()
+    known: Tensor | None = None  # (examples,) bool: whose targets are known; None: all or none of them
+    said: tuple[str, ...] = ()  # what the reader must know
 
     @property
     def answers(self) -> Tensor:
@@ -80,13 +84,14 @@ class Predictions:
         return good if good.dim() == 1 else good.mean(-1)
 
     def summary(self) -> dict[str, float | None]:
-        """How good the answers are, where that is known."""
+        """How good the answers are, over the examples of which that is known."""
         if self.targets is None or self.losses is None or not len(self.outputs):
             return {}
-        out = {"loss": float(self.losses.mean())}
+        some = slice(None) if self.known is None else self.known
+        out = {"loss": float(self.losses[some].mean())}
         if self.right is not None:
-            return plain(out | {"accuracy": float(self.right.mean())})
-        off = self.outputs - self.targets.double().reshape(self.outputs.shape)
+            return plain(out | {"accuracy": float(self.right[some].mean())})
+        off = (self.outputs - self.targets.double().reshape(self.outputs.shape))[some]
         return plain(out | {"rmse": float(off.square().mean().sqrt()), "mae": float(off.abs().mean())})
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -99,9 +104,10 @@ class Predictions:
             if chances is not None:
                 row |= {f"probability_{name}": float(chances[i, j]) for j, name in enumerate(self.heads)}
             if self.targets is not None and self.losses is not None:
-                row |= self._told("true", self.targets[i])
-                row |= {} if right is None else {"right": float(right[i])}
-                row |= {"loss": float(self.losses[i])}
+                told = self._told("true", self.targets[i])
+                told |= {} if right is None else {"right": float(right[i])}
+                told |= {"loss": float(self.losses[i])}
+                row |= told if self.known is None or bool(self.known[i]) else dict.fromkeys(told)
             yield row
 
     def _told(self, what: str, values: Tensor) -> dict[str, Any]:
@@ -115,29 +121,29 @@ class Predictions:
 
     def table(self) -> str:
         """All rows as CSV."""
-        text = io.StringIO()
         rows = list(self.rows())
-        writer = csv.writer(text)
-        writer.writerow(rows[0] if rows else ["example"])
-        for row in rows:
-            writer.writerow([f"{value:.7g}" if isinstance(value, float) else value for value in row.values()])
-        return text.getvalue()
+        head = list(rows[0]) if rows else ["example"]
+        return csv_text([head, *([cell_of(value) for value in row.values()] for row in rows)])
 
 
-def predict(
-    run: Run, what: str | Path | Tensor, *, client: int | str | None = None, center: int | None = None
-) -> Predictions:
+def cell_of(value: Any) -> Any:
+    """A value as a cell of a table: seven digits, and nothing where there is none."""
+    return f"{value:.7g}" if isinstance(value, float) else "" if value is None else value
+
+
+def predict(run: Run, what: Any, *, client: int | str | None = None, center: int | None = None) -> Predictions:
     """Answers to new examples.
 
     Arguments:
         run: a finished run.
-        what: a file or folder, or examples (n, *shape) as they are before anything is done to them.
+        what: a file or folder; examples (n, *shape) as they are before anything is done to them; a data frame where the
+            run's data came from a table; a dictionary of inputs where its model takes several.
         client, center: whose model answers; neither: the center's, where there is one and it has a whole model.
     """
     whose = holder(run, client, center)
-    new = NewExamples(what) if isinstance(what, Tensor) else read_examples(run, Path(what))
     federation, task = run.federation, run.clients.task
-    x = prepared(federation, new.x, str(what) if not isinstance(what, Tensor) else "x")
+    new = read_examples(run, Path(what)) if isinstance(what, str | Path) else _in_memory(federation, what)
+    x = prepared(federation, new.x, str(what) if isinstance(what, str | Path) else "x")
     outputs, losses = [], []
     with torch.no_grad():
         for first in range(0, len(x), CHUNK):
@@ -148,7 +154,8 @@ def predict(
                 losses.append(task.loss(found, task.targets(new.y[mine].to(task.device))).double().cpu())
     heads = federation.classes or federation.targets or tuple(map(str, range(federation.n_outputs)))
     together = torch.cat(losses) if losses else None
-    return Predictions(torch.cat(outputs), federation.kind, heads, new.y, together, new.names)
+    told = (torch.cat(outputs), federation.kind, heads, new.y, together, new.names, new.known)
+    return Predictions(*told, said=new.said)
 
 
 def prepared(federation: Federation, x: Tensor, what: str) -> Tensor:
@@ -158,7 +165,12 @@ def prepared(federation: Federation, x: Tensor, what: str) -> Tensor:
         x = x.expand(-1, 3, -1, -1)  # grey pictures among coloured ones
     require(
         tuple(x.shape[1:]) == federation.shape,
-        f"{what}: examples have shape {tuple(x.shape[1:])}, and the run's {federation.shape}",
+        f"{what}: examples have shape {tuple(x.shape[1:])}, and the run's {federation.shape}"
+        + (
+            "; pictures are resized here where the run's were, by data import --size"
+            if x.shape[2:] != ours.shape[2:] and x.dim() == ours.dim() == 4
+            else ""
+        ),
     )
     alike = x.dtype == ours.dtype or (x.is_floating_point() and ours.is_floating_point()) or bool(federation.symbols)
     require(alike, f"{what}: examples are {_kind(x)}, and the run's {_kind(ours)}")
@@ -183,6 +195,35 @@ def _kind(x: Tensor) -> str:
     return "bytes (uint8)" if x.dtype == torch.uint8 else f"numbers ({str(x.dtype)[6:]})"
 
 
+# -- in memory --------------------------------------------------------------------------------------------------------
+
+
+def _in_memory(federation: Federation, what: Any) -> NewExamples:
+    if hasattr(what, "columns"):
+        return _table(federation, rows_of(what), "the frame")
+    if isinstance(what, Mapping):
+        return NewExamples(several_inputs(federation, what, "x"))
+    if isinstance(what, Tensor | np.ndarray):
+        return NewExamples(torch.as_tensor(what))
+    raise UsageError(
+        f"predict takes a path, a tensor, an array, a data frame or a dictionary of inputs, got {type(what).__name__}"
+    )
+
+
+def several_inputs(federation: Federation, several: Mapping[str, Any], what: str) -> Tensor:
+    """Several inputs by name, end to end as the run's are."""
+    wanted, was = dict(federation.inputs), (federation.recipe or {}).get("inputs", {})
+    require(bool(wanted), f"{what}: the run's model takes one input, not {', '.join(map(str, several))}")
+    missing = [name for name in wanted if name not in several]
+    require(not missing, f"{what}: input {', '.join(missing)} is missing; the run's are {', '.join(wanted)}")
+    x, inputs, recipe = packed(what, {name: several[name] for name in wanted})
+    for name, shape in inputs:
+        kind, right = recipe["inputs"][name], was.get(name, "float32")
+        good = shape == wanted[name] and kind == right
+        require(good, f"{what}: input '{name}' is {kind} of {shape}, and the run's was {right} of {wanted[name]}")
+    return x
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +234,14 @@ def read_examples(run: Run, path: Path) -> NewExamples:
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
         return _pictures(federation, path)
     if path.suffix.lower() != ".npz":
-        return _table(federation, path)
-    if not {"y", "text"} & set(names_in(path)):
+        return _table(federation, read_rows(path), str(path))
+    names = set(names_in(path))
+    if federation.inputs and {name for name, _ in federation.inputs} <= names:
+        arrays = unzipped(path, [*dict(federation.inputs), "y"])
+        x = several_inputs(federation, arrays, str(path))
+        y = labels(path.name, arrays["y"], None) if "y" in arrays else None
+        return NewExamples(x, None if y is None else in_terms_of(federation, *y, str(path)))
+    if not {"y", "text"} & names:
         x, _, columns = without_targets(path)
         same_columns(federation, columns, str(path))
         return NewExamples(x)
@@ -234,9 +281,10 @@ def in_terms_of(federation: Federation, y: Tensor, classes: Sequence[str], what:
         strange = [f"'{a}'" for a in classes if a not in ours] or ["in another order"]
         require(tuple(classes) == ours, f"{what} has other labels than the run's data: {', '.join(strange[:5])}")
         return y
-    if len(classes) <= len(ours) and list(classes) == list(map(str, range(len(classes)))):  # it has no names for them
-        return y
     strange = [name for name in classes if name not in ours]
+    numbers = all(name.isdecimal() and int(name) < len(ours) for name in classes)
+    if numbers and not any(name.isdecimal() for name in ours):  # a file without names: by number
+        return torch.tensor([int(name) for name in classes])[y]
     if strange:
         raise UsageError(f"{what} has a class '{strange[0]}', which is none of the run's: {', '.join(ours[:20])}")
     return torch.tensor([ours.index(name) for name in classes])[y]
@@ -250,16 +298,20 @@ def _pictures(federation: Federation, path: Path) -> NewExamples:
         depth, files = next(((depth, files) for depth, files in found if files), (0, []))
         require(bool(files), f"{path} has no pictures ({', '.join(SUFFIXES)}), neither by itself nor by class")
     names = tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files)
-    x = torch.from_numpy(unpacked(files, names, None, LIMIT))
+    if "pictures" in (federation.recipe or {}):
+        x, grey = pictures_to_inputs(federation.recipe or {}, files)
+    else:
+        x, grey = torch.from_numpy(unpacked(files, names, None, LIMIT)), ""
+    said = (grey,) if grey else ()
     if not depth:
-        return NewExamples(x, None, names)
+        return NewExamples(x, None, names, said=said)
     classes = sorted({file.parent.name for file in files})
     y = torch.tensor([classes.index(file.parent.name) for file in files])
     strange = [name for name in classes if name not in federation.classes]
     if federation.kind != "classes" or strange:
         which = f"'{strange[0]}' is no class of the run's data" if strange else "the run's data have no classes"
         raise UsageError(f"{path}: pictures lie in folders by class, and {which}: put them side by side")
-    return NewExamples(x, torch.tensor([federation.classes.index(name) for name in classes])[y], names)
+    return NewExamples(x, torch.tensor([federation.classes.index(name) for name in classes])[y], names, said=said)
 
 
 def _shown(path: Path, pattern: str) -> Iterator[Path]:
@@ -270,22 +322,29 @@ def _shown(path: Path, pattern: str) -> Iterator[Path]:
             yield file
 
 
-def _table(federation: Federation, path: Path) -> NewExamples:
+def _table(federation: Federation, rows: Sequence[Mapping[str, Any]], what: str) -> NewExamples:
     """Rows of a table; what is right is known where they have the column that was learned."""
-    _, x, y = rows_by_recipe(federation, path)
-    return NewExamples(x, y)
+    x, y, known, said = rows_by_recipe(federation, rows, what)
+    if y is None or not bool(known.any()):
+        return NewExamples(x, said=tuple(said))
+    if not bool(known.all()):
+        said.append(f"{int((~known).sum())} of {len(rows)} rows say nothing of what is right: they are not scored")
+    return NewExamples(x, y, known=None if bool(known.all()) else known, said=tuple(said))
 
 
-def rows_by_recipe(federation: Federation, path: Path) -> tuple[list[dict[str, str]], Tensor, Tensor | None]:
-    """Rows of a table, as x and as y, by the recipe of the table that the run's data came from."""
-    if federation.recipe is None:
+def rows_by_recipe(
+    federation: Federation, rows: Sequence[Mapping[str, Any]], what: str
+) -> tuple[Tensor, Tensor | None, Tensor, list[str]]:
+    """Rows of a table by the recipe of the run's: x, y, which of y are known, and what must be said."""
+    recipe = federation.recipe
+    if recipe is None or "columns" not in recipe:
         raise UsageError(
-            f"{path}: the run's data did not come from a table, so nothing says how rows become examples: give an .npz "
+            f"{what}: the run's data did not come from a table, so nothing says how rows become examples: give an .npz "
             "file or a folder of pictures"
         )
-    rows = read_rows(path)
-    require(len(rows) > 0, f"{path} has no rows")
-    columns = federation.recipe["target"]["columns"]
-    # Where one is not known yet, all are predicted and none is scored.
-    known = all(column in row and not is_missing(str(row[column])) for row in rows for column in columns)
-    return rows, rows_to_inputs(federation.recipe, rows), rows_to_targets(federation.recipe, rows) if known else None
+    require(len(rows) > 0, f"{what} has no rows")
+    y, known = None, torch.zeros(len(rows), dtype=torch.bool)
+    if all(column in rows[0] for column in recipe["target"]["columns"]):
+        y, known = known_targets(recipe, rows)
+    said = [f"{what}: {sentence}" for sentence in unlike_training(recipe, rows)]
+    return rows_to_inputs(recipe, rows), y, known, said

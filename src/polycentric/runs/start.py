@@ -24,6 +24,7 @@ from torch import nn
 
 from ..data import Federation, Pool, load
 from ..data.augment import Augment
+from ..data.outline import outline
 from ..errors import UsageError, require
 from ..language import NoWords, part_of, spell, value_of
 from ..language.own_code import is_own, own_function
@@ -143,18 +144,24 @@ def resume(
     return made.go()
 
 
-def open(folder: str | Path, *, device: str | None = None, trust: bool = False, **given: Any) -> Run:
+def open(
+    folder: str | Path, *, device: str | None = None, trust: bool = False, examples: bool = True, **given: Any
+) -> Run:
     """Open a finished run as it was at its end, to look at: nothing is trained, nothing written.
 
     Arguments:
         folder: of a finished run.
         device: where to look at it; None: where it was run.
         trust: as in `resume`.
+        examples: False: do without the run's own examples, where they were given as an object and not by a name: enough
+            to predict, export, assign and evaluate.
         given: as in `resume`.
     """
     there = Folder.open(Path(folder))
     require(there.finished, f"{folder} is not a finished run: `polycentric resume {folder}` first")
     settings, needs = there.read_config(trust)
+    if not examples and "federation" in needs and (told := there.read_outline()):
+        given = {"federation": told} | given
     handed = _handed_over(there, [name for name in needs if name != "observers"], Given(**given))  # nothing is measured
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     check_the_same(made, there)
@@ -165,7 +172,8 @@ def open(folder: str | Path, *, device: str | None = None, trust: bool = False, 
     made.history, made.places = list(checkpoint.history), there.read_places()
     if settings.patience and checkpoint.tally.best_round is not None:
         made.state = there.load_best(made.clients.task.device)
-    made.scores["in_use"] = made.now.scores
+    if not made.federation.absent:
+        made.scores["in_use"] = made.now.scores
     return made
 
 
@@ -365,6 +373,8 @@ def attach_folder(made: Run, folder: Folder) -> Run:
     if made.clients.ranks.size > 1:  # and with any number of ranks
         found |= {"device": made.clients.task.device.type}
     folder.write_config(made.settings.changed(**found), made.given)
+    if "federation" in made.given:  # no words load it again
+        folder.write_text("outline.json", json.dumps(outline(made.federation)) + "\n")
     folder.write_json("environment.json", environment(made))
     return _recorded(made, folder)
 
@@ -462,5 +472,6 @@ def _handed_over(folder: Folder, needs: Sequence[str], given: Given) -> Given:
         raise UsageError(
             f"{folder.path} was started in Python with objects that cannot be written as text ({', '.join(missing)}): "
             f"resume it there, pc.resume({str(folder.path)!r}, {wanted}), or use pc.open for a finished run"
+            + (", with examples=False to predict or export without its data" if missing == ["federation"] else "")
         )
     return given

@@ -5,7 +5,6 @@ more, and what they would send is looked at. Nothing is mixed by that. Distances
 products of the clients' rows (clients x clients, float64), so nothing here grows with the square of a model.
 """
 
-import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.table_file import csv_text
 from ...errors import UsageError, require
 from ...runs.loop import Run, trainer_of
 from ...runs.metrics import Integers, Reals
@@ -123,12 +123,11 @@ def write_members(run: Run, path: Path) -> Path:
     places, federation = places_of(run), run.federation
     names = federation.group_names
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["client", "cluster", *(["group"] if federation.group is not None else [])])
-        for k, client in enumerate(federation.clients):
-            group = [] if federation.group is None else [int(federation.group[k])]
-            writer.writerow([client, int(places[k]), *(names[g] if names else g for g in group)])
+    rows: list[list[Any]] = [["client", "cluster", *(["group"] if federation.group is not None else [])]]
+    for k, client in enumerate(federation.clients):
+        group = [] if federation.group is None else [int(federation.group[k])]
+        rows.append([client, int(places[k]), *(names[g] if names else g for g in group)])
+    path.write_text(csv_text(rows), encoding="utf-8", newline="")
     return path
 
 
