@@ -9,11 +9,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import polycentric as pc
+from polycentric.stacks import Layout
 from polycentric.topology.clusters.anchor import Anchored, relabelled
 from support import everyone
 
 BAD: dict[str, Any] = {"restarts": 1, "seeding": "random", "warm_up": 1}
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2}
+LAYOUT = Layout.of(torch.nn.Linear(2, 1, bias=False))
 
 
 def memory(k: int, assignment: list[int]) -> dict[str, torch.Tensor]:
@@ -43,6 +45,28 @@ def test_what_comes_down_is_the_mean_of_the_centers() -> None:
     down = Anchored(3).down({}, everyone(4), "model")
     centers = torch.randn(3, 5, dtype=torch.float64)
     torch.testing.assert_close(down @ centers, centers.mean(0).expand(4, 5))
+
+
+def test_who_is_away_counts_by_the_update_it_sent_last() -> None:
+    """Two directions, of which only one comes: without the others' last updates it would be cut in two."""
+    ways = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [0.0, 1.0], [0.1, 1.0], [-0.1, 1.0]])
+    centers = {"model": torch.zeros(2, 2)}
+    topology = Anchored(2, absent="last").fitted(LAYOUT, torch.zeros(1, 2), 6)
+    first = memory(2, [0, 0, 0, 1, 1, 1]) | topology.remembers(6) | {"assignment": torch.tensor([0, 0, 0, 1, 1, 1])}
+    whole = topology.place(first, everyone(6), centers, {"model": ways})
+    assert whole["assignment"].tolist() == [0, 0, 0, 1, 1, 1] and whole["way_round"].tolist() == [0] * 6
+    come = everyone(6, round=5)[torch.tensor([0, 1, 2])]
+    later = topology.place(first | whole, come, centers, {"model": ways[:3]})
+    assert later["assignment"].tolist() == [0, 0, 0] and later["way_round"].tolist() == [5] * 3
+    alone = Anchored(2).place(first | whole, come, centers, {"model": ways[:3]})
+    assert len(set(alone["assignment"].tolist())) == 2
+
+
+def test_the_age_of_a_matching_is_told(rotated: pc.Federation) -> None:
+    how: dict[str, Any] = {"absent": "last", "first": pc.Uniform(n=30), "every": 2}
+    run = pc.run(pc.fesem(k=4, **how, **TRAINING), rotated, rounds=5, fine_tune=0, evaluate_every=1)
+    ages = [row["match_age"] for row in run.history if "match_age" in row]
+    assert len(ages) == 3 and ages[0] == 0 and ages[1] == 1 and ages[2] > 0
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,9 @@ A client that trains from its own center stays nearest to it, whatever the other
 mend a wrong group. Updates from one model can: they are apart where clients want different things, wherever each of
 them is now. With cosines only directions count, not how much data a client has.
 
+Where only some clients come to a matching, the others may count by the update they sent last (`absent="last"`), from
+whatever model it was; they stay where they are until they come. `match_age` is how many rounds ago those were.
+
 Reduces to:  FeSEM's clustering of round 0 (`Seeding`) where there are no groups yet and all centers are one model.
 Near it:     updates from one model also split clusters in Clustered FL (Sattler et al. 2019), and place a client once
              in FedGroup and FlexCFL (Duan et al. 2021), whose clients migrate by the shift of their own data.
@@ -63,20 +66,37 @@ class Anchored(ByDistance):
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best grouping of the updates, under the labels that the fewest clients must change."""
-        anchor = centers["model"].mean(0, dtype=torch.float64)
-        gram = inner_products(sent["model"], self.spans, origin=anchor)
-        gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)  # what overflows has no direction
-        if not len(gram):  # nobody's answer was finite
+        n, anchor = len(cohort), centers["model"].mean(0, dtype=torch.float64)
+        if not n:  # nobody's answer was finite
             return {}
-        here = memory["assignment"].cpu()[cohort.index]
+        rows, who, note = sent["model"], cohort.index, dict[str, Tensor]()
+        if self.absent == "last":
+            away = memory["way_round"].cpu() >= 0
+            away[who] = False
+            note = {"way": (rows.double() - anchor).to(rows), "way_round": torch.full((n,), cohort.round)}
+            old = memory["way"][away.to(memory["way"].device)].to(rows)
+            rows, who = torch.cat([note["way"], old]), torch.cat([who, away.nonzero()[:, 0]])
+            anchor = torch.zeros_like(anchor)
+        gram = inner_products(rows, self.spans, origin=anchor)
+        gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)  # what overflows has no direction
+        here = memory["assignment"].cpu()[who]
         draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
         starts = [here, *(seeded(gram, each, "kmeans++") for each in draws)]
         runs = [lloyd(gram, start, self.k, self.iterations) for start in starts]
         total, found = min(runs, key=lambda run: run[0])
         if not total < spread(gram, here, self.k) - CLEARLY * float(gram.diag().sum()):
             total, found = spread(gram, here, self.k), here  # nobody moves for a rounding
-        each = torch.full((len(cohort),), total / len(cohort), dtype=torch.float64)
-        return {"distance": each} | self.placed(memory, cohort, relabelled(found, here, self.k))
+        each = torch.full((n,), total / len(who), dtype=torch.float64)
+        return {"distance": each} | note | self.placed(memory, cohort, relabelled(found, here, self.k)[:n])
+
+    def remembers(self, n_clients: int) -> Stacks:
+        """With absent="last", also everybody's last update, and when it was."""
+        memory = super().remembers(n_clients)
+        if self.absent == "out":
+            return memory
+        fit = self._fit("absent='last' needs to know how wide a model is")
+        way = torch.zeros(n_clients, fit.width, dtype=fit.dtype)
+        return memory | {"way": way, "way_round": torch.full((n_clients,), -1)}
 
     def words(self, n_clients: int) -> str:
         """Who is grouped by what."""

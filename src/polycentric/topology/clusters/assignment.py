@@ -117,8 +117,9 @@ class Clustered(Topology):
             out["intra_cluster"] = float(memory["distance"].cpu()[placed].mean())
         if bool(memory.get("reseeded", place[:0]).any()):
             out["reseeded"] = float(memory["reseeded"].sum())
-        if "last_round" in memory and bool((known := memory["last_round"].cpu() >= 0).any()):
-            out["staleness"] = float((view.round - 1 - memory["last_round"].cpu()[known]).double().mean())
+        for name, since in (("staleness", "last_round"), ("match_age", "way_round")):
+            if since in memory and bool((known := memory[since].cpu() >= 0).any()):
+                out[name] = float((view.round - 1 - memory[since].cpu()[known]).double().mean())
         if view.group is not None and view.round:  # before the first round nobody has found a place
             honest = trains & view.honest
             there = honest & placed if bool((honest & placed).any()) else honest
