@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -38,6 +40,7 @@ ROOMS = {  # file of the library: tests that ought to notice
     "topology/clusters/anchor.py": ("topology/clusters", "methods/test_fesem.py"),
     "topology/clusters/assignment.py": ("topology/clusters", "methods/test_fesem.py"),
     "topology/clusters/candidates.py": ("methods/test_ifca.py", "topology/clusters"),
+    "topology/clusters/how_many.py": ("topology/clusters",),
     "topology/clusters/seeding.py": ("methods/test_tkm.py", "methods/test_fesem.py"),
     "topology/clusters/splitting.py": ("methods/test_cfl.py",),
     "topology/graphs/gossip.py": ("topology/graphs", "methods/test_matcha.py"),
@@ -128,12 +131,43 @@ def outcome(name: str, text: str, copy: Path, seconds: float) -> str:
     return "noticed" if done.returncode else "SURVIVES"
 
 
+def every_outcome(found: list[tuple[str, int, str, str]], folder: Path, jobs: int, seconds: float) -> list[str]:
+    """What is said of every mutant, `jobs` at a time, each in a copy of its own."""
+    copies: SimpleQueue[Path] = SimpleQueue()
+    for job in range(jobs):
+        skip = shutil.ignore_patterns("__pycache__")
+        copies.put(Path(shutil.copytree(SOURCE, folder / str(job), ignore=skip)))
+
+    def tried(name: str, text: str) -> str:
+        copy = copies.get()
+        try:
+            return outcome(name, text, copy, seconds)
+        finally:
+            copies.put(copy)
+
+    def whole(name: str) -> str:
+        return tried(name, ast.unparse(ast.parse((SOURCE / "polycentric" / name).read_text(encoding="utf-8"))))
+
+    def mutant(one: tuple[str, int, str, str]) -> str:
+        said = tried(one[0], one[3])
+        print(f"{said:9} {one[0]}:{one[1]}  {one[2]}", flush=True)
+        return said
+
+    with ThreadPoolExecutor(jobs) as pool:
+        names = list(dict.fromkeys(one[0] for one in found))
+        for name, said in zip(names, pool.map(whole, names), strict=True):  # tests that fail by themselves say nothing
+            if said != "SURVIVES":
+                raise SystemExit(f"the tests of {name} fail, or take longer than --timeout, without any mutant")
+        return list(pool.map(mutant, found))
+
+
 def main() -> None:
     """A sample of all mutants, or those of one file."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", default="", help="files whose path contains this")
     options.add_argument("--sample", type=int, default=60, help="so many, drawn evenly; 0: all")
     options.add_argument("--seed", type=int, default=0, help="of the sample")
+    options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="so many at a time")
     options.add_argument("--timeout", type=float, default=300.0, help="seconds for one mutant")
     options.add_argument("--list", action="store_true", help="how many there are in every file")
     given = options.parse_args()
@@ -150,16 +184,8 @@ def main() -> None:
         return
     if 0 < given.sample < len(found):
         found = sorted(random.Random(given.seed).sample(found, given.sample))
-    said = []
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(shutil.copytree(SOURCE, Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__")))
-        for name in dict.fromkeys(mutant[0] for mutant in found):  # a room whose tests fail by themselves says nothing
-            whole = (SOURCE / "polycentric" / name).read_text(encoding="utf-8")
-            if outcome(name, ast.unparse(ast.parse(whole)), copy, given.timeout) != "SURVIVES":
-                raise SystemExit(f"the tests of {name} fail, or take longer than --timeout, without any mutant")
-            for _, line, what, text in (mutant for mutant in found if mutant[0] == name):
-                said.append(outcome(name, text, copy, given.timeout))
-                print(f"{said[-1]:9} {name}:{line}  {what}", flush=True)
+        said = every_outcome(found, Path(folder), given.jobs, given.timeout)
     counts = ", ".join(f"{said.count(word)} {word}" for word in sorted(set(said)))
     print(f"{len(said)} mutants: {counts}")
 
