@@ -40,12 +40,14 @@ from polycentric.runs.checkpoint import Checkpoint
 from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
 from polycentric.runs.folder import Folder
 from polycentric.runs.recipes import build_method
+from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
-from polycentric.topology import CellClusters, Cells, TwoLevel
+from polycentric.topology import Anchored, AnchoredCells, CellClusters, Cells, TwoLevel
 from polycentric.topology.cells.consensus import chain_zeta, edge_facts, stationary
 from polycentric.topology.cells.coverage import covered
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.cells.tables import GivenCells
+from polycentric.topology.clusters.assignment import agreement
 from support import Largest, after, random, ready, recorded, small, went_on
 
 LAW = settings(max_examples=30)
@@ -701,6 +703,59 @@ def test_groups_find_each_other_through_the_bridges():
     one = run(fedmes(cells=cells, lr=0.1, epochs=10), federation, rounds=3, fine_tune=0)
     assert done.metrics["micro_accuracy"] > one.metrics["micro_accuracy"]
     assert "average_accuracy" not in done.metrics
+
+
+def agreement_at_edges(choice, cover, group):
+    """The mean over edges of the agreement of their clients' models with the known groups."""
+    found = []
+    for edge in range(int(cover.edge.max()) + 1):
+        mine = cover.client[cover.edge == edge]
+        slot = torch.tensor([cover.edge[cover.client == k].tolist().index(edge) for k in mine.tolist()])
+        found.append(agreement(choice[mine, slot].numpy(), group[mine].numpy()))
+    return sum(found) / len(found)
+
+
+def test_edges_mend_a_bad_start_by_updates_from_the_mean_of_their_models():
+    """Two groups in every cell, and clients begin at a model of their edges by chance."""
+    cells, cover = Overlap(4, 4), covered(Overlap(4, 4), 24)
+    federation = load("digits", "rotations=2", clients=24)
+    found = {}
+    for match, more in (("distance", {}), ("anchor", {"every": 2})):
+        made = prepare(
+            fedmes(cells=cells, models=2, match=match, lr=0.1, epochs=5, **more), federation, rounds=7, fine_tune=0
+        )
+        (_, (seed,)), later = made.method.phases
+        nobody = replace(seed, topology=CellClusters(cells, k=2, frozen=True))  # in place of the first clustering
+        made.method = replace(made.method, phases=((1, (nobody,)), later))
+        mixed = (torch.arange(24) // 2 % 2)[:, None].expand_as(made.state.memory["choice"])
+        made.state = replace(made.state, memory=made.state.memory | {"choice": mixed.clone()})
+        made.go()
+        found[match] = agreement_at_edges(made.state.memory["choice"], cover, federation.group)
+    assert found["distance"] < 0.5 and found["anchor"] == 1.0
+
+
+def test_grouping_at_one_edge_is_fesems():
+    """One cell and a common start: the same groups from the same updates."""
+    rows, centers = random(3, 9, 12), {"model": random(4, 2, 12)}
+    edge, center = AnchoredCells(one_cell(9), k=2), Anchored(2)
+    memory = edge.remembers(9) | {"assignment": torch.arange(9) % 2, "placed": torch.ones(9).bool()}
+    memory |= {name: value for name, value in center.remembers(9).items() if name not in memory}
+    mine = edge.place(memory, everyone(9), centers, {"model": rows})["choice"][:, 0]
+    assert torch.equal(mine, center.place(memory, everyone(9), centers, {"model": rows})["assignment"])
+    close(
+        edge.down(memory, everyone(9), "model") @ centers["model"],
+        center.down(memory, everyone(9), "model") @ centers["model"],
+    )
+
+
+def test_an_edge_sends_the_mean_of_its_models(blobs):
+    """Both ways one model on every link, whatever K: an exchange more in round 1."""
+    federation, cells = blobs(SIZES), SIX
+    runs = [run(fedmes(cells=cells, models=2, match=match, lr=0.1, **more), federation, rounds=2, fine_tune=0)
+            for match, more in (("distance", {}), ("anchor", {"every": 1}))]  # fmt: skip
+    for way in ("bytes_up", "bytes_down"):
+        plain, anchored = (getattr(done.tally, way) for done in runs)
+        assert anchored == plain * 3 // 2
 
 
 def test_several_models_need_clients_that_stay():

@@ -18,12 +18,13 @@ Reference:   Han et al., FedMes: speeding up federated learning with multiple ed
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, recipe
-from ..topology import CellClusters, Cells
+from ..parts.select import Sometimes
+from ..topology import AnchoredCells, CellClusters, Cells
 from ..topology.cells.coverage import Geometry
 from ..topology.cells.shapes import Overlap
 from ..topology.cells.tables import geometry
@@ -36,6 +37,8 @@ def fedmes(
     alpha_u: float = 1.0,
     alpha_v: float = 1.0,
     models: int = 1,
+    match: Literal["distance", "anchor"] = "distance",
+    every: int = 5,
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
@@ -49,6 +52,9 @@ def fedmes(
         alpha_u: weight of a client that one edge alone covers.
         alpha_v: weight of a client in an overlap.
         models: of every edge; with several, clients find theirs at each edge that covers them, as in FeSEM.
+        match: how they find it after round 0: the one at the smallest "distance", in every round, or by their updates
+            from the mean of the edges' models, an "anchor", every so many rounds.
+        every: rounds from one anchored exchange to the next.
         select: who takes part; `ByCell(20)` is the paper's rule; `ByCell(20, of=Active(1))` prefers high losses.
         center: what every edge does with its mean.
         aggregate: `Mean()`, or a robust rule, by itself at every edge.
@@ -58,10 +64,19 @@ def fedmes(
         require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}; only alpha_v / alpha_u matters, try 1")
     cells = geometry(cells)
     require(models >= 1, f"models must be at least 1, got {models}")
+    require(match in ("distance", "anchor"), f"match must be distance or anchor, got {match!r}")
+    good = models > 1 or (match == "distance" and every == 5)
+    require(good, f"match={match} and every={every} are for several models at an edge: say models=2, or leave them out")
+    require(match == "anchor" or every == 5, f"every={every} goes with match='anchor': say that, or leave it out")
     bridge = alpha_v / alpha_u
     exchange = Exchange((Train(**training),), Cells(cells, bridge), select, aggregate, center, privacy)
     if models == 1:
         return Method.of("fedmes", exchange)
-    several = CellClusters(cells, bridge, models)
-    seed = replace(exchange, topology=replace(several, seeds=True), select=Everyone())
-    return Method("fedmes", ((1, (seed,)), (1, (replace(exchange, topology=several),))))
+    several = CellClusters(cells, bridge, models, frozen=match == "anchor")
+    seed = replace(exchange, topology=CellClusters(cells, bridge, models, seeds=True), select=Everyone())
+    learn = replace(exchange, topology=several)
+    if match == "distance":
+        return Method("fedmes", ((1, (seed,)), (1, (learn,))))
+    anchored = AnchoredCells(cells, bridge, models)
+    group = Exchange((Train(**training),), anchored, Sometimes(every), sends=(), tells=("model",))
+    return Method("fedmes", ((1, (seed,)), (1, (group, learn))))

@@ -15,6 +15,7 @@ A client's model is always `down @ centers`; from one round to the next clients 
 """
 
 from .base import Topology as Topology, Wires as Wires
+from .cells.anchored import AnchoredCells as AnchoredCells
 from .cells.weights import CellClusters as CellClusters, Cells as Cells, TwoLevel as TwoLevel
 from .clusters.anchor import Anchored as Anchored
 from .clusters.assignment import (

@@ -210,6 +210,7 @@ class CellClusters(OverCells):
     Numbers of different edges name different groups: r = 0 here need not be r = 0 there. Nothing needs them to agree,
     because a bridge mixes, over its edges, the model that is nearest to its own at each; so groups find each other
     through the bridges. `seeds`: the first round, in which every edge clusters what its own clients have learned.
+    `frozen`: nobody goes to another model (`AnchoredCells` finds who should).
 
     Reduces to `Cells` with K = 1, and to `Clusters(K, weighted=True)` with one edge.
     """
@@ -217,6 +218,7 @@ class CellClusters(OverCells):
     k: int = 2
     seeds: bool = False
     restarts: int = 20
+    frozen: bool = False
     reads_updates = True
 
     def __post_init__(self) -> None:
@@ -253,6 +255,8 @@ class CellClusters(OverCells):
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The nearest model at each of a client's edges; in the first round, every edge's clustering."""
+        if self.frozen:
+            return {}
         edge, client = self.cells_at(cohort).links(cohort.index)
         if self.seeds:
             chosen = self._clustered(edge, client, cohort, sent["model"])
@@ -260,8 +264,12 @@ class CellClusters(OverCells):
             distance = squared_distances(sent["model"], centers["model"]).cpu()
             distance = distance.view(len(cohort), self.n_edges, self.k)
             chosen = distance[client, edge].argmin(1)
+        return self.chosen(memory, cohort, client, chosen)
+
+    def chosen(self, memory: Stacks, cohort: Cohort, client: Tensor, model: Tensor) -> Stacks:
+        """A model for every pair of an edge and a client, in the order of `links`."""
         choice = memory["choice"].cpu()[cohort.index].clone()
-        choice[client, _rank(client)] = chosen
+        choice[client, rank_of(client)] = model
         return {"choice": choice}
 
     def _clustered(self, edge: Tensor, client: Tensor, cohort: Cohort, rows: Tensor) -> Tensor:
@@ -288,18 +296,19 @@ class CellClusters(OverCells):
     def links(self, memory: Stacks, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """A client and its model at each of its edges."""
         edge, client = super().links(memory, cohort)
-        choice = memory["choice"].cpu()[cohort.index][client, _rank(client)]
+        choice = memory["choice"].cpu()[cohort.index][client, rank_of(client)]
         return edge * self.k + choice, client
 
     def words(self, n_clients: int) -> str:
         """Several models an edge."""
-        return f"{self.n_edges} edges with {self.k} models each; a client takes the nearest wherever it is covered"
+        how = "stays with one" if self.frozen else "takes the nearest"
+        return f"{self.n_edges} edges with {self.k} models each; a client {how} wherever it is covered"
 
 
 MOST = 8  # edges of one client
 
 
-def _rank(client: Tensor) -> Tensor:
+def rank_of(client: Tensor) -> Tensor:
     """0, 1, ... within every client; clients stand together."""
     count = torch.bincount(client)
     return torch.arange(len(client)) - (count.cumsum(0) - count)[client]

@@ -18,6 +18,7 @@ Near it:     updates from one model also split clusters in Clustered FL (Sattler
              in FedGroup and FlexCFL (Duan et al. 2021), whose clients migrate by the shift of their own data.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,13 +82,9 @@ class Anchored(ByDistance):
         gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)  # what overflows has no direction
         here = memory["assignment"].cpu()[who]
         draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
-        starts = [here, *(seeded(gram, each, "kmeans++") for each in draws)]
-        runs = [lloyd(gram, start, self.k, self.iterations) for start in starts]
-        total, found = min(runs, key=lambda run: run[0])
-        if not total < spread(gram, here, self.k) - CLEARLY * float(gram.diag().sum()):
-            total, found = spread(gram, here, self.k), here  # nobody moves for a rounding
+        total, found = best_groups(gram, here, self.k, draws, self.iterations)
         each = torch.full((n,), total / len(who), dtype=torch.float64)
-        return {"distance": each} | note | self.placed(memory, cohort, relabelled(found, here, self.k)[:n])
+        return {"distance": each} | note | self.placed(memory, cohort, found[:n])
 
     def remembers(self, n_clients: int) -> Stacks:
         """With absent="last", also everybody's last update, and when it was."""
@@ -101,6 +98,19 @@ class Anchored(ByDistance):
     def words(self, n_clients: int) -> str:
         """Who is grouped by what."""
         return f"{min(self.k, n_clients)} centers; clients are grouped by their updates from the mean of all centers"
+
+
+def best_groups(gram: Tensor, here: Tensor, k: int, draws: Sequence[Tensor], iterations: int) -> tuple[float, Tensor]:
+    """(intra-cluster distance, groups) of the best clustering of rows with these inner products (n, n).
+
+    Lloyd's iterations from the present groups `here` and from seeds by every one of `draws`. The present ones stay
+    unless others are clearly better; those have the labels that most agree with them.
+    """
+    starts = [here, *(seeded(gram, each, "kmeans++") for each in draws)]
+    total, found = min((lloyd(gram, start, k, iterations) for start in starts), key=lambda run: run[0])
+    if not total < spread(gram, here, k) - CLEARLY * float(gram.diag().sum()):
+        return spread(gram, here, k), here  # nobody moves for a rounding
+    return total, relabelled(found, here, k)
 
 
 def spread(gram: Tensor, place: Tensor, k: int) -> float:
