@@ -54,7 +54,7 @@ MORE = {  # what else must be gone on from
 }
 RANKS = {
     "two ranks": "fesem --set k=2 --block 1",
-    "two ranks, disk": "fedavg --set cut=private(dense*) --block 1 --state disk",
+    "two ranks, disk": "fedavg --model mlp --set cut=private(dense*) --block 1 --state disk",
     "two ranks, patience": "ifca --set k=2 --block 1 --valid 0.2 --patience 9",
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
