@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a thread does not survive a fork
 os.environ.setdefault("POLYCENTRIC_DEVICE", "cpu")
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # ranks that look for each other tell how often they have knocked
 
 from net import digests as left_behind
 
@@ -89,15 +90,18 @@ def start(words: Sequence[str], said: Path, before: Callable[[], object] | None 
     """Type a command in a child; `before` is called there first."""
     sys.stdout.flush()
     sys.stderr.flush()
+    files = [said.with_suffix(end).open("wb") for end in (".out", ".err")]
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child is ready for them
     pid = os.fork()
     if pid:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        for file in files:
+            file.close()
         return Child(pid, said)
     code = 70
     try:
-        for number, end in ((1, ".out"), (2, ".err")):
-            os.dup2(os.open(said.with_suffix(end), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
+        for number, file in enumerate(files, start=1):
+            os.dup2(file.fileno(), number)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a shell has told us
         os.environ.update(env)
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
@@ -109,13 +113,15 @@ def start(words: Sequence[str], said: Path, before: Callable[[], object] | None 
         main(list(words))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # beside the command, where Python itself would begin or end
         code = 130
+        print("error: interrupted", file=sys.stderr)
     except BaseException:
         code = 1
         traceback.print_exc()
     finally:
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # all is said and done
             atexit._run_exitfuncs()  # a lock is given back where the program ends
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
@@ -129,7 +135,6 @@ def together(words: Sequence[str], said: Path, before: Callable[[], object] | No
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    group |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     return [
         start(words, said.with_name(f"{said.name}-{rank}"), None if rank else before, **group, RANK=str(rank))
         for rank in range(2)
@@ -137,10 +142,14 @@ def together(words: Sequence[str], said: Path, before: Callable[[], object] | No
 
 
 def found_in(folder: Path) -> dict[str, Any]:
-    """All that a run left behind, to the bit, and the names of its files: nothing may lie about."""
+    """All that a run left behind, to the bit, and the names of its files: nothing may lie about.
+
+    Who is killed after the last word leaves a lock, which hinders nobody, and a log without its last line.
+    """
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    kept = [name for name in names if not name.startswith("state/")]  # their names count what was written
-    return {**json.loads(json.dumps(left_behind(folder))), "files": kept}
+    passing = ("state/", "lock.json", "log.txt")  # the names in state/ count what was written
+    kept = [name for name in names if not name.startswith(passing)]
+    return {**json.loads(json.dumps(left_behind(folder))), "files": dict.fromkeys(kept, "there")}
 
 
 def spread(work: Callable[[Any], Any], over: Iterable[Any], root: Path, jobs: int) -> list[Any]:

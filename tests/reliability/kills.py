@@ -95,7 +95,7 @@ class Touches:
         """Whether this is the moment."""
         self.count[f"{when} {what}"] += 1
         aim = self.aim
-        return aim is not None and aim["at"] == f"{when} {what}" and aim["nth"] == self.count[f"{when} {what}"]
+        return aim is not None and aim.get("at") == f"{when} {what}" and aim["nth"] == self.count[f"{when} {what}"]
 
     def _die(self) -> None:
         assert self.aim
@@ -167,7 +167,8 @@ class Touches:
 
 
 def typed(words: list[str], said: Path, touches: Touches, ranks: bool, moment: Moment | None = None) -> list[Ended]:
-    """Type a command and, where the moment is a time, strike then."""
+    """Type a command and, where the moment is a time, strike then; nobody waits long for a rank that never came."""
+    words = [*words, "--wait", "10"] if ranks else words
     children: list[Child] = together(words, said, touches.install) if ranks else [start(words, said, touches.install)]
     if moment and "seconds" in moment:
         time.sleep(moment["seconds"])
@@ -237,8 +238,10 @@ def mistake(ended: list[Ended], moment: Moment | None) -> str:
             return f"exit code {one.code}: {one.err.strip()[-300:]}"
         if "Traceback" in one.err:
             return f"a traceback: {one.err.strip()[-300:]}"
-        if one.code == 130 and not one.last.startswith("error: interrupted"):
+        if one.code == 130 and not re.match("error: (rank 1: )?interrupted", one.last):
             return f"interrupted, it says: {one.last}"
+        if "the same command again" in one.err:  # it would begin another run, or be refused
+            return f"it does not tell the way: {one.last}"
     return ""
 
 
@@ -247,6 +250,9 @@ def way(ended: Ended, words: list[str], run: list[str], folder: Path) -> tuple[l
     resume = ["resume", str(folder), "--quiet"]
     if ended.code != 2:
         return (resume if folder.is_dir() and any(folder.iterdir()) else run), ""
+    if f"if nobody writes {folder}, delete it" in ended.last:  # killed between a lock's creation and its first word
+        (folder / "lock.json").unlink()
+        return words, ""
     told = "polycentric run" if words is not run else "polycentric resume"
     wrong = "" if told in ended.last else f"{words[0]} is refused, and does not tell the way: {ended.last}"
     return (run if words is not run else resume), wrong

@@ -61,7 +61,7 @@ def run(
                 alone_there.enter_context(folder.alone())
                 attach_folder(made, folder)
                 made.callbacks += tuple(trackers)
-        again = f"polycentric resume {folder.path}" if folder else ""
+        again = f"polycentric resume {ranks.text(str(folder.path) if folder else '')}"  # any rank may have to say it
         with progress(asked.method, asked.rounds, quiet=hidden) as watching, interruptible(again):
             made.callbacks += watching
             made.go()
