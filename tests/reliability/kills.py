@@ -46,7 +46,7 @@ MORE = {  # what else must be gone on from
     "last rows, disk": "fesem --set k=2 --set absent=last --set select=uniform(n=3) --state disk",
     "patience": "fedavg --valid 0.2 --patience 9 --set center=momentum(lr=1,beta=0.9)",
     "active": "fedavg --set select=active(n=3) --set center=adam(lr=0.01)",
-    "churn, delays": "dpsgd --set select=churn(away=0.3,rounds=2) --set graph=ring --clock delays(spread=0.3,jitter=0.2)",
+    "churn, delays": "dpsgd --set select=churn(away=0.3,rounds=2) --set graph=ring --clock delays(jitter=0.2)",
     "held out, optimistic": "fesem --set k=2 --held-out 0.25 --optimistic",
     "attack, deadline": "fedavg --attack nan(share=0.25) --clock physical(deadline=0.3)",
     "private": "fedmes --set cells=overlap(u=1,v=1) --set privacy=gaussian(clip=1,noise=0.5)",
@@ -192,7 +192,11 @@ def drawn(dice: random.Random, whole: dict[str, Any], again: bool) -> Moment:
     """A moment to strike at; a resumed run is struck at the first touch of a kind, since it has fewer."""
     number = int(dice.choice(SIGNALS))
     if dice.random() < 1 / 3:
-        return {"signal": number, "seconds": dice.uniform(0, whole["seconds"] * (0.6 if again else 1)), "rank": dice.randrange(2)}
+        return {
+            "signal": number,
+            "seconds": dice.uniform(0, whole["seconds"] * (0.6 if again else 1)),
+            "rank": dice.randrange(2),
+        }
     kind = dice.choice(sorted(whole["touches"]))
     return {"signal": number, "at": kind, "nth": 1 if again else dice.randint(1, whole["touches"][kind])}
 
@@ -202,7 +206,7 @@ def killed(number: int, seed: int, name: str, whole: dict[str, Any], root: Path)
     dice, folder = dice_of(seed, number), root / f"killed {number}"
     run = ["run", *LITTLE_OF[name], "--out", str(folder)]
     words, blows, struck, told = run, 1 + dice.choice((0, 0, 1, 2)), list[Moment](), list[str]()
-    wrong, turn = "it came to no end", 0
+    turn = 0
     while turn < 12:
         moment = drawn(dice, whole, bool(struck)) if len(struck) < blows and turn < 6 else None
         ranks = name in RANKS and (words is run or dice.random() < 0.5)  # a run goes on with any number of ranks
@@ -281,7 +285,8 @@ def kills(n: int, seed: int = 0, jobs: int = 2, only: int | None = None) -> dict
     finally:
         shutil.rmtree(root, ignore_errors=True)
     again = f"python tests/reliability/kills.py {n} --seed {seed} --only"
-    bad = [{key: one[key] for key in ("name", "wrong", "told")} | {"again": f"{again} {one['number']}"} for one in found if one["wrong"]]
+    kept = ("name", "wrong", "told")
+    bad = [{key: one[key] for key in kept} | {"again": f"{again} {one['number']}"} for one in found if one["wrong"]]
     struck = [moment for one in found for moment in one["struck"]]
     return {
         "of": len(found),

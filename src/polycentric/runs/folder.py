@@ -51,7 +51,7 @@ from .checkpoint import (
     save_state,
     writing,
 )
-from .lock import Lock
+from .lock import LOCK, Lock
 from .settings import Settings
 
 P = ParamSpec("P")
@@ -82,8 +82,8 @@ class Folder:
 
     @staticmethod
     def new(path: Path) -> Folder:
-        """A folder of our own; one that holds anything is refused."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """A folder of our own; one that holds anything is refused, but for what a run leaves that had not begun."""
+        if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _unbegun(path))):
             raise UsageError(
                 f"{path} exists already and is not overwritten: choose another --out, or continue the run with "
                 f"`polycentric resume {path}`"
@@ -108,6 +108,11 @@ class Folder:
     @staticmethod
     def open(path: Path) -> Folder:
         """The folder of a run that was begun."""
+        require(
+            not _unbegun(path),
+            f"the run in {path} was ended before it had begun, and nothing of it is lost: type its `polycentric run` "
+            f"again, with --out {path}",
+        )
         if not (path / "config.json").is_file():
             if inside := sorted(config.parent for config in path.glob("*/config.json")):
                 raise UsageError(f"{path} is not the folder of a run, but has {len(inside)} in it: {_runs_of(inside)}")
@@ -267,7 +272,11 @@ class Folder:
             tensors.parent.mkdir(exist_ok=True)
         self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run))
         for old in self._manifests()[KEEP:]:
-            for file in (old, old.with_suffix(".safetensors"), *old.parent.glob(f"{old.stem}.*.bin")):
+            for file in (
+                *old.parent.glob(f"{old.stem}.*.bin"),
+                old.with_suffix(".safetensors"),
+                old,
+            ):  # found by the last
                 file.unlink(missing_ok=True)
 
     def load(self, device: torch.device | str = "cpu", run: str = "") -> tuple[Checkpoint | None, list[str]]:
@@ -297,6 +306,13 @@ class Folder:
         """Newest first."""
         found = (self.path / "checkpoints").glob("round-*.json")
         return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
+
+
+def _unbegun(path: Path) -> bool:
+    """Whether a folder holds what a run leaves that was killed before it had begun, and nothing else."""
+    names = {one.name for one in path.glob("*")}
+    known = {"checkpoints", "config.json", "outline.json", "log.txt", LOCK} | {n for n in names if n.endswith(".tmp")}
+    return "checkpoints" in names <= known and not any((path / "checkpoints").iterdir())
 
 
 def released_on_error(make: Callable[P, T]) -> Callable[P, T]:
