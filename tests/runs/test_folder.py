@@ -369,3 +369,32 @@ def test_a_process_that_dies_between_the_two_files_leaves_the_one_before(tmp_pat
         with pytest.raises(KeyboardInterrupt):
             folder.save(a_checkpoint(3))
     assert same(folder.load()[0], a_checkpoint(2))
+
+
+def test_a_process_that_dies_while_it_forgets_a_checkpoint_leaves_nothing_for_good(tmp_path, monkeypatch):
+    folder, real = begun(tmp_path / "run", (1, 2, 3)), Path.unlink
+
+    def killed(path, **how):
+        real(path, **how)
+        if "round-000001" in path.name:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.save(a_checkpoint(4))
+    folder.save(a_checkpoint(4))
+    assert {Path(name).name[:12] for name in files(folder.path)} == {f"round-00000{n}" for n in (2, 3, 4)}
+
+
+def test_a_run_that_was_ended_before_it_had_begun_is_begun_again(tmp_path):
+    path = tmp_path / "run"
+    Folder.new(path)
+    for name in ("lock.json", "config.json", ".environment.json.1.tmp"):  # as it is killed a little later
+        (path / name).write_text("{}")
+        with pytest.raises(UsageError, match=r"nothing of it is lost: type its `polycentric run` again, with --out"):
+            Folder.open(path)
+        assert Folder.new(path).path == path
+    (path / "notes.txt").write_text("somebody else's")
+    with pytest.raises(UsageError, match="exists already and is not overwritten"):
+        Folder.new(path)
