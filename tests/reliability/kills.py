@@ -237,12 +237,13 @@ def killed(number: int, seed: int, name: str, whole: dict[str, Any], root: Path)
 def mistake(ended: list[Ended], moment: Moment | None) -> str:
     """What is wrong with how a command ended; empty: nothing."""
     allowed = {0, 2} if moment is None else {0, 2, 130, -moment["signal"]} | ({1} if len(ended) > 1 else set())
-    for one in ended:
+    for rank, one in enumerate(ended):
         if one.code not in allowed:
             return f"exit code {one.code}: {one.err.strip()[-300:]}"
-        if "Traceback" in one.err:
+        lost = one.code == 0 and "Exception ignored in" in one.err  # Python drops a Ctrl-C that comes in a finalizer
+        if "Traceback" in one.err and not lost:
             return f"a traceback: {one.err.strip()[-300:]}"
-        if one.code == 130 and not re.match("error: (rank 1: )?interrupted", one.last):
+        if one.code == 130 and not re.match("error: (rank 1: )?interrupted", one.last or "error: interrupted" * rank):
             return f"interrupted, it says: {one.last}"
         if "the same command again" in one.err:  # it would begin another run, or be refused
             return f"it does not tell the way: {one.last}"
