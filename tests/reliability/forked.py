@@ -77,6 +77,8 @@ class Child:
 
 def warm(root: Path) -> None:
     """Import what commands import, once for all children: the two runs need most of it."""
+    if "polycentric.runs.start" in sys.modules:
+        return
     import torch
 
     from net import command
