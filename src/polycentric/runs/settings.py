@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, require, unknown
 from ..language import LARGEST, settings_in
+from ..language.files import read_bytes, why
 
 
 def option(default: Any, help: str, *, matters: bool = True, bound: bool = True, **bounds: Any) -> Any:
@@ -167,14 +168,9 @@ def without(how: str) -> set[str]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a dictionary."""
     try:
-        text = path.read_bytes()
-        if len(text) > 1 << 20:
-            raise UsageError(
-                f"{path} has {len(text)} bytes, more than a config may have (1 MiB): is it the right file?"
-            )
-        return tomllib.loads(text.decode("utf-8-sig"))
+        return tomllib.loads(read_bytes(path, 1 << 20).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = " ".join(why(error).split())
         raise UsageError(f"'{path}' cannot be read as TOML: {reason}") from error
 
 
