@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import stat
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket", stat.S_ISCHR: "a device"}
 TEXT = 64 << 20  # bytes of a text file, unless somebody knows better
 
 
-def opened(path: str | Path, limit: int | None = None) -> IO[bytes]:
+def opened(path: str | Path, limit: int | None = None) -> io.BufferedReader:
     """A regular file, open for reading; an OSError where it is none, or has more bytes than `limit`."""
     _refuse(os.stat(path).st_mode, path)  # before it is opened: opening a device may do something
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe made since does not wait

@@ -97,6 +97,11 @@ class Settings(BaseModel):
     optimistic: bool = option(
         False, "Also score centers chosen by the test labels: shows a bias, is not a result.", bound=False
     )
+    alone: bool = option(
+        False,
+        "Also train every client alone, and report the share of clients that do better alone (share_below_alone).",
+        bound=False,
+    )
     held_out: float = option(0.0, "Share of the clients held out of training; they are scored separately.", ge=0, lt=1)
     held_out_seed: int | None = option(
         None, "Seed of which clients are held out. [default: the seed]", ge=0, lt=1 << 63
@@ -157,6 +162,12 @@ class Settings(BaseModel):
         said = self.model_dump(exclude=without("matters"), exclude_defaults=True)
         text = json.dumps(said | ({"files": dict(files)} if files else {}), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """A digest of what a config.json holds, but for settings that a run may go on with another value of."""
+    said = {key: value for key, value in values.items() if key not in without("matters")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def without(how: str) -> set[str]:
