@@ -83,14 +83,16 @@ def resume(
     from .screen import progress, say
 
     with join_ranks(wait) as ranks:
-        opened, wanted, summary, damaged, hidden = None, 0, {}, [], quiet or as_json or not ranks.first
+        opened, begun, wanted, summary, damaged, hidden = None, 0, 0, {}, [], quiet or as_json or not ranks.first
         with ranks.together():
             if ranks.first:
                 opened, trackers = Folder.open(folder), [tracker(name) for name in track or ()]
-                wanted = max(opened.read_config(trust)[0].rounds, rounds or 0)
+                begun = opened.read_config(trust)[0].rounds
+                wanted = max(begun, rounds or 0)
                 damaged = opened.damaged() if opened.finished else []
                 summary = opened.read_summary() if opened.finished and not damaged else {}
-        done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
+        enough = "metrics" in summary and (summary.get("stopped") or wanted == begun)
+        done = ranks.text("yes" if enough else "no")
         if done == "no":
             with (
                 progress(f"resume {folder.name}", wanted, quiet=hidden) as watching,

@@ -39,7 +39,7 @@ def export(
       polycentric export runs/first --client 3 --format torch-export --out models
     """
     from ..runs.start import open as open_run
-    from .screen import say, tell
+    from .screen import say, tell, write
 
     how: dict[str, Any] = {"client": client, "center": center, "all": every, "format": format}
     written = open_run(run, trust=trust).export(**how, out=out, force=force)
@@ -50,7 +50,7 @@ def export(
     for one in written:
         checked = f"the run's outputs on {one.checked} examples, off by at most {one.off:.1g}"
         say(f"written: {one.path}; {checked if one.checked else 'not run here'}")
-    print(written[0].lines)
+    write(written[0].lines)
 
 
 def predict(
@@ -68,13 +68,13 @@ def predict(
     """
     from ..errors import UsageError
     from ..runs.start import open as open_run
-    from .screen import say
+    from .screen import say, write
 
     if out is not None and out.exists() and not force:
         raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
     found = open_run(run, trust=trust).predict(file, client=client, center=center)
     if out is None:
-        print(found.table(), end="")
+        write(found.table())
     else:
         _write(out, found.table())
     if told := found.summary():

@@ -60,9 +60,11 @@ def parsed(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def sha256_of(path: str | Path) -> str:
-    """The sha256 of a regular file."""
+def sha256_of(path: str | Path, size: int | None = None) -> str:
+    """The sha256 of a regular file; empty where it has not the `size` in bytes that it should have."""
     with opened(path) as file:
+        if size not in (None, os.fstat(file.fileno()).st_size):
+            return ""
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

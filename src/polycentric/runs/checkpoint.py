@@ -200,21 +200,22 @@ def save_state(path: Path, state: State) -> dict[str, Any]:
         if isinstance(t, OnDisk):
             digest = replace_file(path.with_suffix(f".{len(disk)}.bin"), partial(link, t))
             disk.append({"key": key, "dtype": str(t.dtype)[6:], "shape": list(t.shape), "sha256": digest})
-    saved = replace_file(path, lambda temporary: save_file(tensors, temporary))
-    return {"sha256": saved, "disk": disk} if disk else {"sha256": saved}
+    saved = {"sha256": replace_file(path, lambda temporary: save_file(tensors, temporary))}
+    return saved | {"bytes": path.stat().st_size} | ({"disk": disk} if disk else {})
 
 
 def load_state(path: Path, found: dict[str, Any], device: torch.device | str) -> State:
     """A state by its manifest, its digests checked; a ValueError says what is wrong with it."""
     held(StateForm, found)
-    if sha256_of(path) != found["sha256"]:
+    if sha256_of(path, found.get("bytes")) != found["sha256"]:
         raise ValueError("its digest is wrong")
     tensors = aligned(load_file(path))  # in the file they lie anywhere
     for place, one in enumerate(found.get("disk", [])):
         file = path.with_suffix(f".{place}.bin")
+        stack = opened(file, tuple(map(int, one["shape"])), one["dtype"])  # which knows how long it must be
         if sha256_of(file) != one["sha256"]:
             raise ValueError(f"the digest of {file.name} is wrong")
-        tensors[one["key"]] = opened(file, tuple(map(int, one["shape"])), one["dtype"])
+        tensors[one["key"]] = stack
     state = State({}, {}, {}, int(found["round"]))
     for key, tensor in tensors.items():
         part, _, name = key.partition("/")
@@ -240,15 +241,26 @@ def renamed(path: Path, write: Callable[[Path], object]) -> str:
         with temporary.open("r+b") as file:  # for writing: Windows syncs nothing else
             os.fsync(file.fileno())
         temporary.replace(path)
-        if os.name == "posix":  # elsewhere a folder cannot be opened
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        _sync_names(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
     return digest
+
+
+def synced(path: Path) -> None:
+    """Have what was written to a file, and its name, on the disk."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+    _sync_names(path.parent)
+
+
+def _sync_names(path: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextlib.contextmanager

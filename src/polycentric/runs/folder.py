@@ -58,6 +58,7 @@ from .checkpoint import (
     replace_file,
     save_checkpoint,
     save_state,
+    synced,
     writing,
 )
 from .forms import DigestsForm, EnvironmentForm, LineForm, StateForm, check_of, held, held_summary
@@ -131,19 +132,17 @@ class Folder:
         if not (path / "config.json").is_file():
             if inside := sorted(config.parent for config in path.glob("*/config.json")):
                 raise UsageError(f"{path} is not the folder of a run, but has {len(inside)} in it: {_runs_of(inside)}")
+            if path.is_dir() and any(path.iterdir()) and _free(path):
+                raise _unbegun(path)
             raise UsageError(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
         return Folder(path)
 
     def require_begun(self) -> None:
         """Refuse to go on with a run that was ended before it had written what it was made from."""
-        require(
-            self.begun,
-            f"the run in {self.path} was ended before it had begun (it has no environment.json): type its "
-            f"`polycentric run` again, with --out {self.path}"
-            if _free(self.path)
-            else f"{self.path} has lost its environment.json, without which a run is not gone on with: restore it, or "
-            "start a new run",
-        )
+        if not self.begun and _free(self.path):
+            raise _unbegun(self.path)
+        lost = f"{self.path} has lost its environment.json, without which a run is not gone on with"
+        require(self.begun, f"{lost}: restore it, or start a new run")
 
     def claim(self) -> None:
         """Be the only one who writes here, until `release`; refused where somebody else does."""
@@ -254,11 +253,11 @@ class Folder:
         self.write_json("summary.json", summary)
         ends = [str(file.relative_to(self.path)) for last in self._manifests()[:1] for file in _of_one(last)]
         there = [name for name in ("summary.json", *FILES, *names, *ends) if (self.path / name).is_file()]
-        found: dict[str, Any] = {"files": {name: sha256_of(self.path / name) for name in sorted(there)}}
+        found: dict[str, Any] = {"files": {name: _mark(self.path / name) for name in sorted(there)}}
         self.write_json("digests.json", found | {"check": check_of(found)})
 
-    def digests(self) -> dict[str, str]:
-        """What the digest of every file was when the run ended; empty where an earlier version wrote none."""
+    def digests(self) -> dict[str, list[Any]]:
+        """How long every file was when the run ended, and its digest; empty where an earlier version wrote none."""
         path = self.path / "digests.json"
         if not path.exists():
             if self.begun and self.read_environment()["settings"]:
@@ -278,11 +277,11 @@ class Folder:
             ended = self.digests()
         except Damaged:
             return ["digests.json"]
-        return [name for name, digest in ended.items() if not self._is(name, digest)]
+        return [name for name, mark in ended.items() if not self._is(name, mark)]
 
-    def _is(self, name: str, digest: str) -> bool:
+    def _is(self, name: str, mark: Sequence[Any]) -> bool:
         try:
-            return sha256_of(self.path / name) == digest
+            return bool(sha256_of(self.path / name, mark[0]) == mark[1])
         except OSError:
             return False
 
@@ -292,7 +291,7 @@ class Folder:
         ended = self.digests() if self.finished else {}
         with reading(path):
             raw = read_bytes(path, limit)
-            if ended and ended.get(name) != hashlib.sha256(raw).hexdigest():
+            if ended and ended.get(name) != [len(raw), hashlib.sha256(raw).hexdigest()]:
                 raise Damaged(path, self.path)
             return raw.decode("utf-8")
 
@@ -322,7 +321,7 @@ class Folder:
         path = self.path / name
         if not path.is_file():
             return {}
-        if self.finished and (ended := self.digests()) and not self._is(name, ended.get(name, "")):
+        if self.finished and (ended := self.digests()) and not self._is(name, ended.get(name, (0, None))):
             raise Damaged(path, self.path)
         with reading(path), opened(path):
             return load_file(path)
@@ -434,6 +433,8 @@ class Folder:
         tensors = self.path / "checkpoints" / f"{stem}.safetensors"
         with writing(tensors):
             tensors.parent.mkdir(exist_ok=True)
+            if (self.path / "places.csv").is_file():  # its digest is in the checkpoint; other tables can be made again
+                synced(self.path / "places.csv")
         self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run))
         every = self._manifests()
         kept = {manifest.stem for manifest in every[:KEEP]}
@@ -511,9 +512,25 @@ class Folder:
 
 def _free(path: Path) -> bool:
     """Whether a folder holds nothing but what a run leaves that was ended before it had begun: nothing is lost."""
-    every = [one for one in path.iterdir() if not (one.name.startswith(".") and one.name.endswith(".tmp"))]
-    made = path / "checkpoints"
-    return {one.name for one in every} <= BEFORE and (not every or made.is_dir()) and not any(made.glob("*"))
+    names = {one.name for one in path.iterdir() if not (one.name.startswith(".") and one.name.endswith(".tmp"))}
+    if not names <= BEFORE or names == {"log.txt"} or any((path / "checkpoints").glob("*")):
+        return False
+    if "config.json" not in names:
+        return True
+    with contextlib.suppress(UsageError):
+        return Settings.model_fields.keys() <= Folder(path).read_json("config.json").keys()  # and not somebody else's
+    return False
+
+
+def _unbegun(path: Path) -> UsageError:
+    return UsageError(
+        f"the run in {path} was ended before it had begun, and nothing of it is lost: type its `polycentric run` "
+        f"again, with --out {path}"
+    )
+
+
+def _mark(path: Path) -> list[Any]:
+    return [path.stat().st_size, sha256_of(path)]
 
 
 def _of_one(manifest: Path) -> list[Path]:

@@ -82,6 +82,7 @@ class StateForm(Form):
 
     round: Round
     sha256: Digest
+    bytes: Count | None = None
     run: str = ""
     check: str = ""
     disk: list[StackForm] = []
@@ -109,9 +110,9 @@ class EnvironmentForm(Form):
 
 
 class DigestsForm(Form):
-    """The digests of a finished run's files."""
+    """The length and the digest of every file of a finished run."""
 
-    files: dict[str, Digest]
+    files: dict[str, Annotated[list[Count | Digest], Field(min_length=2, max_length=2)]]
     check: str
 
 

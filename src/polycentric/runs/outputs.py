@@ -199,7 +199,13 @@ def identity(made: Run, threads: int | None) -> str:
     None: of how many threads is not known, and neither are names and blocks, as in earlier versions.
     """
     bound = made.settings.model_dump(exclude=without("bound"), exclude_defaults=True)  # later options orphan nobody
-    facts: list[Any] = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
+    facts: list[Any] = [
+        bound,
+        repr(made.method),
+        repr(made.clock),
+        repr(made.clients.attack),
+        made.federation.fingerprint,
+    ]
     facts += [made.clients.task.width, made.clients.task.precision]
     if threads is not None:
         data = made.federation
