@@ -406,7 +406,7 @@ def forged(n: int, seed: int, scene: Scene) -> Counts:
     counts = Counts()
     for case in range(n):
         r = random.Random(f"forged {seed} {case}")
-        kind = r.choice(["finished", "begun"])
+        kind = r.choices(["finished", "begun", "compared", "swept"], [4, 3, 2, 1])[0]
         words = r.choice(READERS[kind])
         names = [
             p for p in _files(scene.root / kind) if p.suffix in (".json", ".jsonl", ".csv") and p.name != "digests.json"
@@ -420,7 +420,7 @@ def forged(n: int, seed: int, scene: Scene) -> Counts:
                 (here / name).write_text(json.dumps(found))
             else:
                 _value(here / name, r)
-            _right_again(here / kind)
+            _right_again(here.joinpath(*name.parts[: 1 if kind in ("finished", "begun") else 2]))
 
         said = scene.said(words, done)
         became = scene.judge(words, said)

@@ -35,7 +35,7 @@ import time
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import wraps
-from itertools import pairwise
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -77,8 +77,10 @@ BEFORE = {LOCK, "config.json", "checkpoints", "log.txt"}  # what there is before
 class Damaged(UsageError):
     """A file of a finished run that is not as it was when the run ended."""
 
-    def __init__(self, path: Path, folder: Path, what: str = "was changed since the run ended") -> None:
-        super().__init__(f"{path} {what}: `polycentric resume {folder}` writes it again from the checkpoint")
+    @staticmethod
+    def at(path: Path, what: str = "was changed since the run ended") -> Damaged:
+        """With what to type."""
+        return Damaged(f"{path} {what}: `polycentric resume {path.parent}` writes it again from the checkpoint")
 
 
 def file_name(words: str) -> str:
@@ -261,14 +263,14 @@ class Folder:
         path = self.path / "digests.json"
         if not path.exists():
             if self.begun and self.read_environment()["settings"]:
-                raise Damaged(path, self.path, "is missing")
+                raise Damaged.at(path, "is missing")
             return {}
         try:
             found = held(DigestsForm, self.read_json("digests.json"))
         except ValueError as error:
-            raise Damaged(path, self.path, f"cannot be read ({error})") from error
+            raise Damaged.at(path, f"cannot be read ({error})") from error
         if found["check"] != check_of(found):
-            raise Damaged(path, self.path)
+            raise Damaged.at(path)
         return dict(found["files"])
 
     def damaged(self) -> list[str]:
@@ -292,7 +294,7 @@ class Folder:
         with reading(path):
             raw = read_bytes(path, limit)
             if ended and ended.get(name) != [len(raw), hashlib.sha256(raw).hexdigest()]:
-                raise Damaged(path, self.path)
+                raise Damaged.at(path)
             return raw.decode("utf-8")
 
     def read_summary(self) -> dict[str, Any]:
@@ -301,7 +303,7 @@ class Folder:
         try:
             return held_summary(parsed(text))
         except ValueError as error:
-            raise Damaged(path, self.path, f"cannot be read ({error})") from error
+            raise Damaged.at(path, f"cannot be read ({error})") from error
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
@@ -322,7 +324,7 @@ class Folder:
         if not path.is_file():
             return {}
         if self.finished and (ended := self.digests()) and not self._is(name, ended.get(name, (0, None))):
-            raise Damaged(path, self.path)
+            raise Damaged.at(path)
         with reading(path), opened(path):
             return load_file(path)
 
@@ -340,13 +342,14 @@ class Folder:
         with reading(path):
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
             heads = rows[0] if rows else []
-            if "client" not in heads or len(set(heads)) < len(heads):
+            if not {"client", "group", "accuracy_in_use", "loss_in_use"} <= set(heads) or len(set(heads)) < len(heads):
                 raise ValueError("its first line does not name the columns")
             for number, row in enumerate(rows[1:], start=2):
                 if len(row) != len(heads):
                     raise ValueError(f"line {number} has {len(row)} cells, not {len(heads)}")
                 for head, cell in zip(heads, row, strict=True):
-                    if head not in ("client", "group_name") and cell and not math.isfinite(float(cell)):
+                    whole = head not in ("group", "took_part") or cell.isdecimal()
+                    if cell and head not in ("client", "group_name") and not (whole and math.isfinite(float(cell))):
                         raise ValueError(f"line {number}: {head} is {cell[:40]!r}")
             return [dict(zip(heads, row, strict=True)) for row in rows[1:]]
 
@@ -370,7 +373,7 @@ class Folder:
         path, text = self.path / "metrics.jsonl", self._read("metrics.jsonl")
         known = "" if self.finished else _lines(self._newest_history())
         if not text.startswith(known):
-            raise Damaged(path, self.path, "is not what the newest checkpoint says")
+            raise Damaged.at(path, "is not what the newest checkpoint says")
         goes_on, whole = self.begun and not self.finished, text.splitlines()
         if goes_on and not text.endswith("\n"):
             whole = whole[:-1]  # it may be being written
@@ -407,25 +410,30 @@ class Folder:
 
     def read_places(self) -> dict[int, list[int]]:
         """Every client's center, by the round; a line cut short by an interruption is left out."""
-        if not (self.path / "places.csv").exists():
-            require(not (self.finished and "places.csv" in self.digests()), f"{self.path / 'places.csv'} is missing")
+        path = self.path / "places.csv"
+        if not path.exists():
+            if self.finished and path.name in self.digests():
+                raise Damaged.at(path, "is missing")
             return {}
         return _places_in(self._read("places.csv", PLACES))
 
-    def rewind_places(self, rounds: Container[int], digest: str) -> tuple[dict[int, list[int]], list[str]]:
-        """Make places.csv what it was at a checkpoint, from the rounds that were evaluated until then.
+    def rewind_places(
+        self, then: Container[int], digest: str, rounds: Container[int]
+    ) -> tuple[dict[int, list[int]], list[str]]:
+        """Make places.csv what it was at a checkpoint, of the rounds evaluated until `then` those that are in `rounds`.
 
         Where it cannot be, since its lines have another `digest` than those of then, it begins anew, and that is said.
         """
         path, kept = self.path / "places.csv", dict[int, list[int]]()
         with contextlib.suppress(OSError, ValueError):
-            kept = {r: places for r, places in _places_in(read_text(path, PLACES)).items() if r in rounds}
-        text = "".join(places_line(r, places) for r, places in kept.items())
+            kept = {r: places for r, places in _places_in(read_text(path, PLACES)).items() if r in then}
+        text = "".join(starmap(places_line, kept.items()))
         lost = digest not in ("", hashlib.sha256(text.encode()).hexdigest())
+        kept = {r: places for r, places in kept.items() if r in rounds and not lost}
         if lost or kept or path.exists():
-            self.write_text("places.csv", "" if lost else text)
+            self.write_text("places.csv", "".join(starmap(places_line, kept.items())))
         said = f"{path} is damaged: the centers that clients had until now are lost, and it goes on without them"
-        return ({}, [said]) if lost else (kept, [])
+        return kept, [said] if lost else []
 
     def save(self, checkpoint: Checkpoint, run: str = "") -> None:
         """Write a checkpoint and forget the oldest; the one before stays good until this one is."""

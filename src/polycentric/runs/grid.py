@@ -154,7 +154,7 @@ def _wait_for_others(cells: Sequence[Settings], parent: Path, say: Callable[[dic
         for cell in cells:
             path = run_dir(cell, parent)
             found = writer(path)
-            if found is None or Folder(path).finished:
+            if found is None or finished(cell, parent) is not None:
                 return
             owner, sign = found
             if signs.get(path) != sign:  # a file's times are another machine's: only that they change means something

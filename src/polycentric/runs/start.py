@@ -436,8 +436,9 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
         made.history = [row for row in checkpoint.history if made.settings.evaluates(row["round"])]
     if folder:
         folder.rewind_metrics(made.history)
-        digest = checkpoint.places if checkpoint and len(checkpoint.history) == len(made.history) else ""
-        made.places, lost = folder.rewind_places({row["round"] for row in made.history}, digest)
+        then, digest = (checkpoint.history, checkpoint.places) if checkpoint else ((), "")
+        known_then, now = ({row["round"] for row in rows} for rows in (then, made.history))
+        made.places, lost = folder.rewind_places(known_then, digest, now)
         problems += lost
         for line in [*problems, f"resumed after round {made.state.round}"]:
             folder.log(line)
