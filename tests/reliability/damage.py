@@ -338,7 +338,7 @@ HARMS = [_flip, _flip, _cut, _longer, _gone, _other, _swapped, _special, _value,
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "log.txt")
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
     return found if folder.is_dir() else [folder]
 
 
@@ -410,7 +410,7 @@ def forged(n: int, seed: int, scene: Scene) -> Counts:
     for case in range(n):
         r = random.Random(f"forged {seed} {case}")
         kind = r.choices(["finished", "begun", "compared", "swept"], [4, 3, 2, 1])[0]
-        words = r.choice(READERS[kind])
+        words = r.choice(RARE[kind] if kind in RARE and r.random() < 0.02 else READERS[kind])
         names = [
             p for p in _files(scene.root / kind) if p.suffix in (".json", ".jsonl", ".csv") and p.name != "digests.json"
         ]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import polycentric as pc
 from polycentric.runs.folder import Folder
 from polycentric.runs.forms import check_of
 from reliability.damage import Scene, damaged, edited, forged
@@ -220,6 +221,31 @@ def test_training_alone_is_not_lost_when_a_run_is_killed_before_its_end(here: Pa
         (here / "whole" / name).unlink()
     assert json.loads(say("resume", "whole", "--json").out)["metrics"] == whole
     assert 0 <= whole["share_below_alone"] <= 1
+
+
+def test_training_alone_beside_objects_without_words_is_refused() -> None:
+    from torch import nn
+
+    with pytest.raises(pc.UsageError, match="alone=True needs model by name"):
+        pc.run("fedavg", "digits", clients=4, rounds=1, alone=True, model=lambda shape, n: nn.Linear(64, n))
+
+
+def test_more_rounds_that_were_cut_off_half_way_are_asked_for_again(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings and the environment are two files: whichever of them is written, the run can be gone on with."""
+    write = Folder.write_json
+
+    def killed(folder: Folder, name: str, value: Any) -> None:
+        if name == "config.json":
+            raise KeyboardInterrupt
+        write(folder, name, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "write_json", killed)
+        assert say("resume", "finished", "--rounds", "4").code == 130
+    assert say("resume", "finished", "--rounds", "4", "--json").code == 0
+    assert say("resume", "finished").lines[0].startswith("note: finished is finished")
 
 
 # -- what is no file -----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import time
 import warnings
@@ -360,7 +361,7 @@ class Folder:
 
     def log(self, line: str) -> None:
         """A line for people, with the time."""
-        with contextlib.suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(self.path / "log.txt", "a", encoding="utf-8", opener=_at_once) as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -408,14 +409,21 @@ class Folder:
             file.write(line)
         return line
 
-    def read_places(self) -> dict[int, list[int]]:
-        """Every client's center, by the round; a line cut short by an interruption is left out."""
+    def read_places(self, n_clients: int | None = None, n_centers: int | None = None) -> dict[int, list[int]]:
+        """Every client's center, by the round; refused where these are others than the clients and centers there are.
+
+        A line cut short by an interruption is left out.
+        """
         path = self.path / "places.csv"
         if not path.exists():
             if self.finished and path.name in self.digests():
                 raise Damaged.at(path, "is missing")
             return {}
-        return _places_in(self._read("places.csv", PLACES))
+        found = _places_in(self._read("places.csv", PLACES))
+        for places in found.values():
+            if len(places) != (n_clients or len(places)) or max(places, default=0) >= (n_centers or 1 << 63):
+                raise Damaged.at(path, "does not fit the clients and centers of the run")
+        return found
 
     def rewind_places(
         self, then: Container[int], digest: str, rounds: Container[int]
@@ -528,6 +536,10 @@ def _free(path: Path) -> bool:
     with contextlib.suppress(UsageError):
         return Settings.model_fields.keys() <= Folder(path).read_json("config.json").keys()  # and not somebody else's
     return False
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)  # a pipe is not waited for
 
 
 def _unbegun(path: Path) -> UsageError:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..language import LARGEST
 
-Number = float | int | None
+Number = float | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Round = Annotated[int, Field(ge=0, le=LARGEST)]
 Row = dict[str, Number]  # a line of metrics.jsonl

@@ -76,7 +76,8 @@ def finished(settings: Settings, parent: Path) -> dict[str, Any] | None:
 def _ended(folder: Folder) -> dict[str, Any] | None:
     """The summary of a finished run; None where it was changed since, so that the run must write it again."""
     try:
-        return folder.read_summary() if folder.finished else None
+        found = folder.read_summary() if folder.finished else None
+        return found and found | {"run_dir": str(folder.path)}  # where it is now
     except Damaged as error:
         warnings.warn(str(error), stacklevel=3)
         return None

@@ -159,7 +159,8 @@ def open(folder: str | Path, *, device: str | None = None, trust: bool = False, 
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     checkpoint = there.load_last(made.clients.task.device, check_the_same(made, there), _fits(made))
     made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
-    made.history, made.places = list(checkpoint.history), there.read_places()
+    made.history = list(checkpoint.history)
+    made.places = there.read_places(made.federation.n_clients, len(checkpoint.state.centers["model"]))
     if settings.patience and checkpoint.tally.best_round is not None:
         made.state = there.load_best(made.clients.task.device, checkpoint.tally.best_round)
     made.scores["in_use"] = made.now.scores
@@ -301,6 +302,8 @@ def prepared(
 ) -> Run:
     """The run that settings describe, before its first round; `beside`: runs that share the device with it."""
     # Before the data are read: a mistake costs nothing.
+    unsaid = set(needs) - {"method", "federation", "observers"} if settings.alone else set()
+    require(not unsaid, f"alone=True needs {', '.join(sorted(unsaid))} by name (module:attribute): drop one of them")
     method = given.method or built_method(settings)
     clock = given.clock or built_clock(settings)
     attack = given.attack or built_attack(settings)
