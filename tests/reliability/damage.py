@@ -349,7 +349,8 @@ def damaged(n: int, seed: int, scene: Scene, rare: float = 0.02) -> Counts:
         r = random.Random(f"{seed} {case}")
         kind = r.choices(list(READERS), [10, 6, 2, 2, 1])[0]
         words = r.choice(RARE[kind] if kind in RARE and r.random() < rare else READERS[kind])
-        harm, chosen = r.choice(HARMS), r.random()
+        harms = [harm for harm in HARMS if kind != "own.npz" or harm is not _swapped]  # other data are other data
+        harm, chosen = r.choice(harms), r.random()
 
         def done(here: Path, r: random.Random = r, kind: str = kind, harm: Any = harm, chosen: float = chosen) -> None:
             files = _files(here / kind)
