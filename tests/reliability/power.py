@@ -30,6 +30,14 @@ from polycentric.runs import lock
 from reliability.damage import RESULTS, RUN, Counts, _data, _typed, _within
 
 COMMAND = ["run", *RUN, "--data", "own.npz", "--out", "run"]
+ON_DISK = [
+    "--state",
+    "disk",
+    "--set",
+    "absent=last",
+    "--set",
+    "match=distance",
+]  # what clients sent last is kept in files
 MOST = 5  # changes of names of which every subset is tried; of more, all, none, and one more or less
 
 
@@ -147,7 +155,7 @@ class Recorder:
 REPLACE, UNLINK = os.replace, os.unlink
 
 
-def recorded(root: Path) -> tuple[list[dict[str, bytes | None]], dict[str, bytes]]:
+def recorded(root: Path, command: list[str]) -> tuple[list[dict[str, bytes | None]], dict[str, bytes]]:
     """Every folder that a power cut may leave of a run, each once; and what the run comes to."""
     with _within(root):
         _data("own.npz", 6, 0)
@@ -155,7 +163,7 @@ def recorded(root: Path) -> tuple[list[dict[str, bytes | None]], dict[str, bytes
         seen = Recorder(root / "run")
         shims = {"fsync": seen.fsync, "replace": seen.replace, "unlink": seen.unlink}
         with mock.patch.multiple(os, **shims):
-            said = _typed(COMMAND)
+            said = _typed(command)
         assert said.code == 0, said.err[-1:]
         right = {name: Path("run", name).read_bytes() for name in RESULTS}
     found: dict[Any, dict[str, bytes | None]] = {}
@@ -171,10 +179,10 @@ def _reachable(path: str, state: dict[str, bytes | None]) -> bool:
     return all(str(folder) in state for folder in Path(path).parents if str(folder) != ".")
 
 
-def cut(n: int | None, seed: int, root: Path) -> Counts:
-    """Resume from every folder, or from `n` of them."""
+def cut(n: int | None, seed: int, root: Path, more: Sequence[str] = ()) -> Counts:
+    """Resume from every folder, or from `n` of them; `more`: words of the command."""
     counts = Counts()
-    states, right = recorded(root)
+    states, right = recorded(root, command := [*COMMAND, *more])
     chosen = range(len(states)) if n is None else random.Random(seed).sample(range(len(states)), min(n, len(states)))
     later = mock.patch.object(
         lock.Owner, "alive", lambda _: False
@@ -188,11 +196,11 @@ def cut(n: int | None, seed: int, root: Path) -> Counts:
                     Path("run", path).mkdir(exist_ok=True)
                 else:
                     Path("run", path).write_bytes(whole)
-            counts.add(*_gone_on(right, f"state {case} of {len(states)}: {sorted(states[case])}"))
+            counts.add(*_gone_on(command, right, f"state {case} of {len(states)}: {sorted(states[case])}"))
     return counts
 
 
-def _gone_on(right: dict[str, bytes], case: str) -> tuple[str, str]:
+def _gone_on(command: list[str], right: dict[str, bytes], case: str) -> tuple[str, str]:
     """What becomes of a folder after the power is back: at most two pieces of advice are followed."""
     words, way = ["resume", "run", "--quiet"], ""
     for _ in range(3):
@@ -207,7 +215,7 @@ def _gone_on(right: dict[str, bytes], case: str) -> tuple[str, str]:
             Path("run/lock.json").unlink()
             way = ", its lock deleted"
         elif "polycentric run" in last or "no config.json" in last:
-            words, way = COMMAND, ", begun anew"
+            words, way = command, ", begun anew"
         else:
             break
     return "lines", f"{case}: no way out: {last}"
@@ -219,10 +227,13 @@ def main(words: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     os.environ.setdefault("POLYCENTRIC_DEVICE", "cpu")
-    with tempfile.TemporaryDirectory() as folder:
-        counts = cut(int(words[0]) if words else None, 0, Path(folder).resolve())
-    print("power", counts)
-    return 1 if counts.bad else 0
+    bad, n = 0, int(words[0]) if words else None
+    for name, more in (("in memory", []), ("on disk", ON_DISK)):
+        with tempfile.TemporaryDirectory() as folder:
+            counts = cut(n, 0, Path(folder).resolve(), more)
+        print(f"power, state {name}:", counts, flush=True)
+        bad += len(counts.bad)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

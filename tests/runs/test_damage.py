@@ -17,7 +17,7 @@ import polycentric as pc
 from polycentric.runs.folder import Folder
 from polycentric.runs.forms import check_of
 from reliability.damage import Scene, damaged, edited, forged
-from reliability.power import cut
+from reliability.power import ON_DISK, cut
 
 Say = Callable[..., SimpleNamespace]
 only_posix = pytest.mark.skipif(os.name != "posix", reason="there are neither pipes nor alarms elsewhere")
@@ -61,9 +61,11 @@ def test_an_edited_setting_gives_the_same_bits_or_is_refused(scene: Scene) -> No
     assert found.bad == [] and {"refused", "same"} <= set(found.became)
 
 
-def test_after_a_power_cut_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    found = cut(15, 0, tmp_path.resolve())
+@pytest.mark.parametrize("more", [[], ON_DISK], ids=["memory", "disk"])
+def test_after_a_power_cut_a_run_goes_on_to_the_same_bits(tmp_path: Path, more: list[str]) -> None:
+    found = cut(12, 0, tmp_path.resolve(), more)
     assert found.bad == [] and found.became["as uninterrupted"]
+    assert bool(list(tmp_path.glob("run/checkpoints/*.bin"))) == bool(more)
 
 
 # -- a finished run is what it was ---------------------------------------------------------------------------
