@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORES  := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test test-long mutants check format bench speed clean
+.PHONY: help demo test test-long mutants reliability check format bench speed clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
@@ -29,6 +29,10 @@ test-long: $(VENV)/.dev ## checks that take minutes
 
 mutants: $(VENV)/.dev ## change one operator of an equation at a time, and say which changes no test notices; minutes
 	$(BIN)/python tests/mutants.py
+
+reliability: $(VENV)/.dev ## damage, forge and edit runs' folders, cut the power at every moment, count what goes wrong; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/reliability/damage.py 3000 2000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/reliability/power.py
 
 check: $(VENV)/.dev ## lint, format, types, import layers
 	$(BIN)/ruff check .

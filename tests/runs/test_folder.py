@@ -181,7 +181,9 @@ def test_a_damaged_best_state_is_refused(tmp_path):
     folder.save_best(a_checkpoint(3).state)
     path = folder.path / "best.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\0x")
-    with pytest.raises(UsageError, match=f"^the best model of {folder.path} is damaged: its digest is wrong$"):
+    with pytest.raises(
+        UsageError, match=f"^the best model of {folder.path} is damaged: its digest is wrong; to train it again, "
+    ):
         folder.load_best()
 
 

@@ -85,7 +85,7 @@ def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, wh
     if form == "json":
         screen.tell({"data": first.data, "rounds": first.rounds, "seeds": seeds, "methods": rows})
     elif form == "csv":
-        print(tables.as_csv(tables.gains_csv(rows) if who else tables.comparison_csv(rows)), end="")
+        screen.write(tables.as_csv(tables.gains_csv(rows) if who else tables.comparison_csv(rows)))
     elif form == "table":
         for table in tables.comparison_tables(rows, seeds, first):
             screen.stdout.print(table)
@@ -96,9 +96,9 @@ def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, wh
     else:
         written, mark = (tables.markdown, "- ") if form == "markdown" else (tables.latex, "% ")
         shown = [tables.comparison(rows, seeds, first), *([tables.gains(rows)] if who else [])]
-        print("\n\n".join([written(shown[0]), *(["\n".join(mark + line for line in told)] if told else [])]))
+        screen.write("\n\n".join([written(shown[0]), *(["\n".join(mark + line for line in told)] if told else [])]))
         for other in shown[1:]:
-            print(f"\n{written(other)}")
+            screen.write(f"\n{written(other)}")
 
 
 def _method_of(name: str, trust: bool) -> str:

@@ -292,7 +292,8 @@ class Run:
         test = self.federation.test
         if self.settings.patience and self.tally.best_round is not None:
             if self.best is None:  # found before an interruption
-                saved = self.folder.load_best(self.clients.task.device) if self.folder else self.state
+                device, round = self.clients.task.device, self.tally.best_round
+                saved = self.folder.load_best(device, round) if self.folder else self.state
                 self.best = self.stored(self.shared(saved))
             self.state = self.best
             self.scores.pop("in_use", None)
@@ -302,6 +303,10 @@ class Run:
         if self.settings.fine_tune and (train := trainer_of(self.method)):
             tune = replace(train, epochs=self.settings.fine_tune, steps=None, terms=(), decay=1.0)
             self.scores["personalised"] = evaluate(self.method, self.state, self.clients, test, tune)
+        if self.settings.alone:
+            from .alone import trained_alone
+
+            self.scores["alone"] = trained_alone(self).scores["in_use"]
 
     # -- where states are held -----------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ def clients_of(run_dir: str) -> dict[str, dict[str, str]]:
 def served(run_dir: str) -> dict[str, float]:
     """How well every client is served at the end of a run, more is better; as `Scores.served`, from its folder."""
     rows = clients_of(run_dir)
-    right = all(row["accuracy_in_use"] for row in rows.values())
+    right = all(row.get("accuracy_in_use") for row in rows.values())
     return {n: float(row["accuracy_in_use"]) if right else -float(row["loss_in_use"]) for n, row in rows.items()}
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, require, unknown
 from ..language import LARGEST, settings_in
+from ..language.files import read_bytes, why
 
 
 def option(default: Any, help: str, *, matters: bool = True, bound: bool = True, **bounds: Any) -> Any:
@@ -99,6 +100,11 @@ class Settings(BaseModel):
     optimistic: bool = option(
         False, "Also score centers chosen by the test labels: shows a bias, is not a result.", bound=False
     )
+    alone: bool = option(
+        False,
+        "Also train every client alone, and report the share of clients that do better alone (share_below_alone).",
+        bound=False,
+    )
     held_out: float = option(0.0, "Share of the clients held out of training; they are scored separately.", ge=0, lt=1)
     held_out_seed: int | None = option(
         None, "Seed of which clients are held out. [default: the seed]", ge=0, lt=1 << 63
@@ -161,6 +167,12 @@ class Settings(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """A digest of what a config.json holds, but for settings that a run may go on with another value of."""
+    said = {key: value for key, value in values.items() if key not in without("matters")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
 def without(how: str) -> set[str]:
     """The settings that are not `matters`, or not `bound`: see `option`."""
     extra = {name: field.json_schema_extra for name, field in Settings.model_fields.items()}
@@ -170,14 +182,9 @@ def without(how: str) -> set[str]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a dictionary."""
     try:
-        text = path.read_bytes()
-        if len(text) > 1 << 20:
-            raise UsageError(
-                f"{path} has {len(text)} bytes, more than a config may have (1 MiB): is it the right file?"
-            )
-        return tomllib.loads(text.decode("utf-8-sig"))
+        return tomllib.loads(read_bytes(path, 1 << 20).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = " ".join(why(error).split())
         raise UsageError(f"'{path}' cannot be read as TOML: {reason}") from error
 
 

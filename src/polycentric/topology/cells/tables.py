@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...errors import UsageError, require
 from ...language import part_of, register
+from ...language.files import read_bytes
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry
 
 MOST_BYTES = 64 << 20  # of a file that is read
@@ -48,7 +49,7 @@ def _read(path: str) -> str:
     try:
         small = Path(path).stat().st_size <= MOST_BYTES
         require(small, f"'{path}' is larger than {MOST_BYTES >> 20} MiB; write pairs client,edge")
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"'{path}' cannot be read: {reason}") from error
