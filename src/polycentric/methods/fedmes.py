@@ -58,6 +58,7 @@ def fedmes(
         require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}; only alpha_v / alpha_u matters, try 1")
     cells = geometry(cells)
     require(models >= 1, f"models must be at least 1, got {models}")
+    require(models <= 1000, f"models must be at most 1,000 at every edge, got {models}")
     bridge = alpha_v / alpha_u
     exchange = Exchange((Train(**training),), Cells(cells, bridge), select, aggregate, center, privacy)
     if models == 1:
