@@ -56,6 +56,8 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("fesem --attack nan(share=0.99)", "attack with share=0.99 of 6 clients is everybody"),
         ("fedavg --attack sign-flip(share=0.95) --dissimilarity", "is everybody, and nobody is left to score"),
         ("fedavg --partition iid --clients 48", "none of the 48 clients whose scores count has test examples"),
+        ("fedavg --partition classes(clients=2147483648)", "ask for at most 48 clients"),
+        ("fedavg --partition iid --clients 999999999999", "ask for at most 48 clients"),
         ("fedavg --set lr=1e39", "lr must be at most 3.4e+38, got 1e39"),
         ("fedavg --attack same-value(value=1e39)", "attack.value must be at most 3.4e+38, got 1e39"),
         ("fedavg --fine-tune 9223372036854775808", "got 9223372036854775808"),
