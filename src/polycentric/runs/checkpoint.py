@@ -122,10 +122,14 @@ def columns(layouts: Mapping[str, Layout], state: State) -> Columns:
     return out
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> dict[str, Any]:
-    """Write the tensors to PATH; returns the manifest, which is to be written after them."""
-    saved = save_state(path, checkpoint.state)
-    manifest = {"run": run, "round": checkpoint.state.round, **saved, **checkpoint.to_json()}
+def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the tensors to PATH; returns the manifest, which is to be written after them.
+
+    The history stays in metrics.jsonl, of which `metrics` says how many lines belong to it, and their digests.
+    """
+    saved, rest = save_state(path, checkpoint.state), checkpoint.to_json()
+    del rest["history"]
+    manifest = {"run": run, "round": checkpoint.state.round, **saved, **rest, "metrics": dict(metrics)}
     return manifest | {"check": _check_of(manifest)}
 
 
@@ -136,7 +140,21 @@ def load_checkpoint(manifest: Path, run: str, device: torch.device | str) -> Che
         raise ValueError("its manifest was changed")
     if run and found.get("run", run) != run:
         raise ValueError("it belongs to another run")
+    if "metrics" in found:  # an earlier version wrote the history into the manifest
+        found["history"] = history_in(manifest.parent.parent / "metrics.jsonl", found["metrics"])
     return Checkpoint.from_json(found, load_state(manifest.with_suffix(".safetensors"), found, device))
+
+
+def history_in(path: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl that a manifest speaks of; a ValueError if they are not what they were.
+
+    A run that was to take more rounds has left out its last row, where it would not have been evaluated there.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)[: int(said["lines"])] if said["lines"] else []
+    for rows, digest in ((lines, said["sha256"]), (lines[: int(said["lines"]) - 1], said["but_last"])):
+        if hashlib.sha256(b"".join(rows)).hexdigest() == digest:
+            return [json.loads(row) for row in rows]
+    raise ValueError("metrics.jsonl was changed")
 
 
 def save_state(path: Path, state: State) -> dict[str, Any]:

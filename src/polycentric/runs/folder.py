@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -75,6 +77,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: Lock | None = None
+        self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0  # of metrics.jsonl as we wrote it
         self._kept = 0  # how many `alone` are around what is being done
 
     @staticmethod
@@ -221,11 +224,20 @@ class Folder:
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
         with writing(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(line := json.dumps(row) + "\n")
+        self._count(line)
+
+    def _count(self, line: str) -> None:
+        self._but_last, self._lines = self._metrics.hexdigest(), self._lines + 1
+        self._metrics.update(line.encode())
 
     def rewind_metrics(self, history: Sequence[dict[str, Any]]) -> None:
         """Make metrics.jsonl what it was at a checkpoint."""
-        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in history))
+        lines = [json.dumps(row) + "\n" for row in history]
+        self.write_text("metrics.jsonl", "".join(lines))
+        self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0
+        for line in lines:
+            self._count(line)
 
     def append_places(self, round: int, places: list[int]) -> None:
         """One line of places.csv: the round, and every client's center."""
@@ -257,7 +269,13 @@ class Folder:
         tensors = self.path / "checkpoints" / f"{stem}.safetensors"
         with writing(tensors):
             tensors.parent.mkdir(exist_ok=True)
-        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run))
+            if len(checkpoint.history) != self._lines:  # interrupted after an evaluation
+                self.rewind_metrics(checkpoint.history)
+            if self._lines:
+                with (self.path / "metrics.jsonl").open("r+b") as written:
+                    os.fsync(written.fileno())
+        said = {"lines": self._lines, "sha256": self._metrics.hexdigest(), "but_last": self._but_last}
+        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run, said))
         for old in self._manifests()[KEEP:]:
             for file in (old, old.with_suffix(".safetensors"), *old.parent.glob(f"{old.stem}.*.bin")):
                 file.unlink(missing_ok=True)
