@@ -12,7 +12,7 @@ from polycentric.errors import UsageError
 from polycentric.stacks.draw import uniform
 from polycentric.topology.clusters import anchor, seeding
 from polycentric.topology.clusters.assignment import inner_products
-from polycentric.topology.clusters.seeding import Rows, Seeding, lloyd, seeded
+from polycentric.topology.clusters.seeding import ManyRows, Seeding, lloyd, seeded
 from support import Largest, Make, everyone, random
 
 
@@ -79,7 +79,9 @@ def test_many_updates_are_grouped_as_few_are(by: str, monkeypatch: pytest.Monkey
 def test_rows_have_the_spread_of_their_inner_products() -> None:
     rows, place = random(3, 30, 5), torch.arange(30) % 4
     gram = inner_products(rows, origin=torch.ones(5))
-    assert Rows(rows, None, torch.ones(5)).spread(place, 4) == pytest.approx(anchor.spread(gram, place, 4), rel=1e-12)
+    assert ManyRows(rows, None, torch.ones(5)).spread(place, 4) == pytest.approx(
+        anchor.spread(gram, place, 4), rel=1e-12
+    )
 
 
 def many(n: int, blobs: Make) -> Federation:

@@ -27,7 +27,7 @@ from ...stacks import Cohort, Links, Mixing, Stacks
 from ...stacks.draw import uniform
 from ..base import Direction, Wires
 from .assignment import ByDistance, inner_products
-from .seeding import MANY, Rows, lloyd, sampled, seeded
+from .seeding import MANY, ManyRows, lloyd, sampled, seeded
 from .splitting import cosines
 
 CLEARLY = 1e-6  # of the sum of squares, by which another grouping must be better than the present one
@@ -90,7 +90,7 @@ class Anchored(ByDistance):
         draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
         starts = [here[some], *(seeded(gram, each, "kmeans++") for each in draws)]
         _, best = min((lloyd(gram, start, self.k, self.iterations) for start in starts), key=lambda run: run[0])
-        rows = Rows(sent["model"], self.spans, anchor, unit=self.by == "cosine")
+        rows = ManyRows(sent["model"], self.spans, anchor, unit=self.by == "cosine")
         total, found = rows.lloyd(some, best, self.k, self.iterations)
         before = rows.spread(here, self.k)
         if not total < before - CLEARLY * sum(float(part.square().sum()) for _, part in rows.parts()):

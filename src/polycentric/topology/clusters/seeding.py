@@ -80,7 +80,7 @@ class Seeding(OneBecomesMany):
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
         total, assignment = min(runs, key=lambda run: run[0])
         if some is not None:
-            total, assignment = Rows(rows, self.spans).lloyd(some, assignment, self.k, self.iterations)
+            total, assignment = ManyRows(rows, self.spans).lloyd(some, assignment, self.k, self.iterations)
         distance = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
         placed = torch.ones(len(cohort), dtype=torch.bool)
         return {"assignment": assignment, "distance": distance, "placed": placed} | self.noted(cohort, sent)
@@ -146,7 +146,7 @@ def sampled(cohort: Cohort, k: int) -> Tensor | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ManyRows:
     """Rows too many for their inner products: clustered by passes over them, some at a time in float64."""
 
     rows: Tensor  # (rows, width)
