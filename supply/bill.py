@@ -132,8 +132,8 @@ def licences() -> str:
     rows = [f"| {name} | {version(there)} | {licence(there)[0]} |" for name, there in installed().items()]
     head = (
         "# Licences of what is installed with polycentric\n\n"
-        "polycentric itself is under Apache-2.0. Made by `make licences` from the metadata of the packages that the tests\n"
-        "were run with, and of what those need in turn; optional packages are not among them.\n"
+        "polycentric itself is under Apache-2.0. Made by `make licences` from the metadata of the packages that the\n"
+        "tests were run with, and of what those need in turn; optional packages are not among them.\n"
     )
     return "\n".join([head, "| package | version | licence, as it says itself |", "|---|---|---|", *rows]) + "\n"
 
@@ -147,8 +147,9 @@ def lock() -> str:
     files: dict[str, str] = {}
     for one in json.loads(report.stdout)["install"]:
         files[canonicalize_name(one["metadata"]["name"])] = one["download_info"]["archive_info"]["hashes"]["sha256"]
+    python = ".".join(map(str, sys.version_info[:2]))
     head = [
-        f"# The versions that the tests were run with, on Linux x86-64 with Python {'.'.join(map(str, sys.version_info[:2]))};",
+        f"# The versions that the tests were run with, on Linux x86-64 with Python {python};",
         "# made by `python supply/bill.py lock`. To install exactly these files:",
         "#   pip install --require-hashes --no-deps -r supply/lock.txt && pip install --no-deps -e .",
         "# torch is the build for CPUs (+cpu), which its authors offer on an index of their own.",
