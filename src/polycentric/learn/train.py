@@ -6,20 +6,19 @@ for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import LARGEST_FLOAT, require
 from ..parts.objective import Term
 from ..parts.optimizer import SGD, Adam, Momentum, Rule
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
-from .batches import Plan, plan_of
+from .batches import MOST_STEPS, Plan, plan_of
 from .learner import Client, Learner, UpdateSpec
 
 
@@ -52,9 +51,11 @@ class Train(Learner):
     trains: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        require(0 <= self.lr < math.inf, f"lr must be >= 0, got {self.lr}; try 0.1")
+        require(0 <= self.lr <= LARGEST_FLOAT, f"lr must be >= 0, got {self.lr}; try 0.1")
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}; None: use epochs")
+        most = max(self.epochs, self.steps or 0)
+        require(most <= MOST_STEPS, f"a round has at most {MOST_STEPS:,} epochs or steps, got {most}; use more rounds")
         require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}; try 0.9")
         require(self.optimizer in ("sgd", "adam"), f"optimizer must be sgd or adam, got {self.optimizer!r}")
@@ -63,7 +64,8 @@ class Train(Learner):
         require(
             0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}; 1 keeps lr, 0.99 lowers it by 1 % a round"
         )
-        require(0 <= self.weight_decay < math.inf, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
+        good = 0 <= self.weight_decay <= LARGEST_FLOAT
+        require(good, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
 
     @property
     def trains_like(self) -> Train:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..data import Split
-from ..errors import require
+from ..errors import LARGEST_FLOAT, require
 from ..language import register
 from ..stacks import Cohort, Stacks, draw
 
@@ -33,7 +33,8 @@ class Attack:
         require(0 <= self.share < 1, f"{name}.share is a share of the clients in [0, 1), got {self.share}; try 0.2")
         for field in ("scale", "value"):
             number = getattr(self, field, 0.0)
-            require(math.isfinite(number), f"{name}.{field} must be a finite number, got {number}; try 10")
+            good = abs(number) <= LARGEST_FLOAT
+            require(good, f"{name}.{field} must be a finite number, got {number}; try 10")
 
     def attackers(self, seed: int, able: Tensor) -> Tensor:
         """Which clients attack, (clients,) bool, of those that are `able` (clients,): round(share n) of them."""

@@ -10,6 +10,7 @@ can go on from (`check_fits`).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +29,10 @@ from ..language.files import TEXT, parsed, read_text, sha256_of
 from ..method import State
 from ..simulate.disk_state import OnDisk, link, opened
 from ..stacks.stack import Layout, Stacks, aligned
-from .forms import ManifestForm, StateForm, check_of, held
+from .forms import LineForm, ManifestForm, StateForm, check_of, held
 
+COPIES = ("metrics.jsonl", "checkpoints/history.jsonl")  # the same lines: one for people, and one to make it again from
+METRICS = 16 * TEXT  # bytes of either
 MANIFEST = 16 * TEXT  # bytes of a manifest: a million clients have their times in it
 Columns = dict[str, list[dict[str, Any]]]  # "centers/model": every layer with its name, shape, first and last column
 
@@ -130,22 +133,46 @@ def columns(layouts: Mapping[str, Layout], state: State) -> Columns:
     return out
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> dict[str, Any]:
-    """Write the tensors to PATH; returns the manifest, which is to be written after them."""
-    saved = save_state(path, checkpoint.state)
-    manifest = {"run": run, "round": checkpoint.state.round, **saved, **checkpoint.to_json()}
+def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the tensors to PATH; returns the manifest, which is to be written after them.
+
+    The history stays in metrics.jsonl and its copy, of which `metrics` says how many lines belong to it, and their
+    digests: a manifest that held all of it would make late rounds slower than early ones.
+    """
+    saved, rest = save_state(path, checkpoint.state), checkpoint.to_json()
+    del rest["history"]
+    manifest = {"run": run, "round": checkpoint.state.round, **saved, **rest, "metrics": dict(metrics)}
     return manifest | {"check": check_of(manifest)}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A checkpoint's manifest as it was written; a ValueError says what is wrong with it."""
+    """A checkpoint's manifest as it was written, with its history; a ValueError says what is wrong with it."""
     found = held(ManifestForm, parsed(read_text(path, MANIFEST)))
     if found["check"] != check_of(found):
         raise ValueError("its manifest was changed")
-    rounds = [row["round"] for row in found["history"]]
+    if found.get("metrics"):  # an earlier version wrote the history into the manifest
+        found["history"] = history_in(path.parent.parent, found["metrics"])
+    rounds = [row["round"] for row in found.setdefault("history", [])]
     if found["round"] != int(path.stem[6:]) or rounds != sorted(set(rounds)) or max(rounds, default=0) > found["round"]:
         raise ValueError("its rounds do not fit together")
     return found
+
+
+def history_in(folder: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, or of its copy, that a manifest speaks of; a ValueError if neither is what it was.
+
+    A run that was to take more rounds has left out its last row, where it would not have been evaluated there.
+    """
+    for name in COPIES:
+        try:
+            text = read_text(folder / name, METRICS) if said["lines"] else ""
+        except (OSError, ValueError):
+            continue
+        lines = text.splitlines(keepends=True)[: said["lines"]]
+        for rows, digest in ((lines, said["sha256"]), (lines[: said["lines"] - 1], said["but_last"])):
+            if hashlib.sha256("".join(rows).encode()).hexdigest() == digest:
+                return [held(LineForm, parsed(row)) for row in rows]
+    raise ValueError(f"{' and '.join(COPIES)} were changed")
 
 
 def load_checkpoint(manifest: Path, run: str, device: torch.device | str) -> Checkpoint:

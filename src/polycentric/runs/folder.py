@@ -53,6 +53,7 @@ from ..language.files import TEXT, opened, parsed, read_bytes, read_text, sha256
 from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
 from .checkpoint import (
+    COPIES,
     Checkpoint,
     Columns,
     OfAnotherRun,
@@ -105,6 +106,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: Lock | None = None
+        self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0  # of metrics.jsonl as we wrote it
         self._kept = 0  # how many `alone` are around what is being done
 
     @staticmethod
@@ -373,9 +375,16 @@ class Folder:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
-        with writing(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        """One line of metrics.jsonl, and of its copy."""
+        line = json.dumps(row) + "\n"
+        for name in COPIES:
+            with writing(self.path), (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(line)
+        self._count(line)
+
+    def _count(self, line: str) -> None:
+        self._but_last, self._lines = self._metrics.hexdigest(), self._lines + 1
+        self._metrics.update(line.encode())
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; of a run that goes on, those that its newest checkpoint has are compared."""
@@ -407,8 +416,13 @@ class Folder:
         return ()
 
     def rewind_metrics(self, history: Sequence[dict[str, Any]]) -> None:
-        """Make metrics.jsonl what it was at a checkpoint."""
-        self.write_text("metrics.jsonl", _lines(history))
+        """Make metrics.jsonl and its copy what they were at a checkpoint."""
+        lines = [json.dumps(row) + "\n" for row in history]
+        for name in COPIES:
+            self.write_text(name, "".join(lines))
+        self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0
+        for line in lines:
+            self._count(line)
 
     def append_places(self, round: int, places: list[int]) -> str:
         """One line of places.csv, which is returned: the round, and every client's center."""
@@ -459,7 +473,13 @@ class Folder:
             tensors.parent.mkdir(exist_ok=True)
             if (self.path / "places.csv").is_file():  # its digest is in the checkpoint; other tables can be made again
                 synced(self.path / "places.csv")
-        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run))
+            if len(checkpoint.history) != self._lines:  # interrupted after an evaluation
+                self.rewind_metrics(checkpoint.history)
+            for name in COPIES:
+                if self._lines:
+                    synced(self.path / name)
+        said = {"lines": self._lines, "sha256": self._metrics.hexdigest(), "but_last": self._but_last}
+        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run, said))
         every = self._manifests()
         kept = {manifest.stem for manifest in every[:KEEP]}
         for old in every[KEEP:]:  # before its tensors: without them it would be a damaged one

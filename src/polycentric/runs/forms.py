@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -89,12 +89,21 @@ class StateForm(Form):
     layout: dict[str, list[LayerForm]] = {}
 
 
+class LinesForm(Form):
+    """Which lines of metrics.jsonl belong to a checkpoint, with their digest, and that of all but the last of them."""
+
+    lines: Round
+    sha256: Digest
+    but_last: Digest | Literal[""]
+
+
 class ManifestForm(StateForm):
     """The manifest of a checkpoint."""
 
     check: str
     tally: TallyForm
-    history: list[LineForm]
+    metrics: LinesForm | None = None
+    history: list[LineForm] = []  # of earlier versions
     places: str = ""
 
 

@@ -55,11 +55,26 @@ def refuse_idle(settings: Settings, federation: Federation, clients: Simulation)
         settings.held_out == 0 or bool(clients.held_out_mask.any()),
         f"held_out={settings.held_out:g} of {federation.n_clients} clients is nobody: use a larger share",
     )
+    trains = len(clients.everyone(0)) > 0
+    require(
+        settings.held_out == 0 or trains,
+        f"held_out={settings.held_out:g} of {federation.n_clients} clients leaves nobody to train: use a smaller share",
+    )
     share = 0.0 if clients.attack is None else clients.attack.share
     able = len(clients.everyone(0))
     require(
         share == 0 or bool(clients.attackers.any()),
         f"attack with share={share:g} of {able} clients is nobody: use a larger share, or leave it out",
+    )
+    require(
+        share == 0 or not bool(clients.attackers.sum() == able),
+        f"attack with share={share:g} of {able} clients is everybody, and nobody is left to score: use a smaller share",
+    )
+    counts = ~clients.held_out_mask & ~clients.attackers
+    require(  # who hands over a federation without test examples wants its models, and knows it
+        bool(federation.test.sizes[counts].any()) or (federation.source is None and not len(federation.test)),
+        f"none of the {int(counts.sum())} clients whose scores count has test examples, so nothing would be measured: "
+        "use fewer clients, or smaller shares of held-out clients and attackers",
     )
 
 
@@ -74,5 +89,11 @@ def warn_idle(run: Run) -> None:
         warnings.warn(
             f"fine_tune={run.settings.fine_tune} does nothing in {run.method.name}, whose clients take no training "
             "steps that could go on alone: there are no fine-tuned scores",
+            stacklevel=3,
+        )
+    if run.settings.dissimilarity and not run.clients.task.layouts["model"].width:
+        warnings.warn(
+            f"dissimilarity compares gradients of what clients share, and in {run.method.name} all of '{run.model}' is "
+            "their own: it is not measured; try --model mlp",
             stacklevel=3,
         )

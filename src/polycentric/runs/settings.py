@@ -70,15 +70,16 @@ class Settings(BaseModel):
         {}, "A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.", bound=False
     )
     evaluate_every: int | None = option(
-        None, "Rounds between evaluations. [default: about 50 in a run]", ge=1, bound=False
+        None, "Rounds between evaluations. [default: about 50 in a run]", ge=1, le=LARGEST, bound=False
     )
     checkpoint_every: int | None = option(
-        None, "Rounds between checkpoints. [default: every 30 seconds]", matters=False, ge=1
+        None, "Rounds between checkpoints. [default: every 30 seconds]", matters=False, ge=1, le=LARGEST
     )
     patience: int | None = option(
         None,
         "Early stopping: end after this many evaluations without a better validation score, and keep the best model.",
         ge=1,
+        le=LARGEST,
         bound=False,
     )
     monitor: str | None = option(
@@ -94,7 +95,7 @@ class Settings(BaseModel):
         None, "Stop once the test accuracy over all examples reaches this value.", gt=0, le=1, bound=False
     )
     fine_tune: int = option(
-        1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, bound=False
+        1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, le=1 << 20, bound=False
     )
     dissimilarity: bool = option(False, "Also measure how much the clients' gradients differ.", bound=False)
     optimistic: bool = option(
@@ -117,7 +118,9 @@ class Settings(BaseModel):
     executor: Literal["auto", "looped", "stacked", "compiled"] = option(
         "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
     )
-    block: int | None = option(None, "Clients trained at once. [default: what fits the cache]", ge=1, bound=False)
+    block: int | None = option(
+        None, "Clients trained at once. [default: what fits the cache]", ge=1, le=LARGEST, bound=False
+    )
     workers: int = option(
         1, "Blocks of clients trained in parallel threads, on a CPU only.", matters=False, ge=1, le=1024
     )

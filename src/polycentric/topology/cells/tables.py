@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import UsageError, require
+from ...errors import LARGEST_FLOAT, UsageError, require
 from ...language import part_of, register
 from ...language.files import read_bytes
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry
@@ -40,7 +39,7 @@ def _numbers(path: str, line: int, row: Iterable[str], wanted: int) -> list[floa
         out = [float(word) for word in words]
     except ValueError:
         out = []
-    if len(out) != wanted or not all(map(math.isfinite, out)):
+    if len(out) != wanted or not all(abs(number) <= LARGEST_FLOAT for number in out):
         raise UsageError(f"'{path}', line {line}: {wanted} numbers are wanted, got '{','.join(words)}'"[:300])
     return out
 
