@@ -90,7 +90,7 @@ def fesem(
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
     seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)
-    look = Choose(k) if newcomers == "loss" else TryEach(k, train)
+    look = Choose(k) if newcomers == "loss" else TryEach(k, replace(train, inertia=0.0))
     greet = NewcomerAssignment(k, absent=absent)
     place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
     start = (1, (Exchange((long,), seed, first, aggregate),))
@@ -104,5 +104,5 @@ def fesem(
     if match == "distance":
         return Method("fesem", (start, (1, (place, learn))))
     anchored = Anchored(k, features=features, absent=absent, by=by)
-    group = Exchange((train,), anchored, Sometimes(every, first), sends=(), tells=("model",))
+    group = Exchange((replace(train, inertia=0.0),), anchored, Sometimes(every, first), sends=(), tells=("model",))
     return Method("fesem", (start, (1, (place, group, learn))))

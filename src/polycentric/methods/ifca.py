@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, candidates
-from ..method import Average, Center, Everyone, Exchange, Method, Select, recipe
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
 from ..topology import Choice, Seeding
 
 
@@ -34,6 +34,7 @@ def ifca(
     weighted: bool = False,
     gradients: bool = False,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     center: Center = Average(),
     **training: Any,
 ) -> Method:
@@ -46,13 +47,18 @@ def ifca(
         weighted: centers count examples instead of clients.
         gradients: divide by all who take part, not by those who chose the center (the paper's gradient averaging).
         select: who takes part in a round.
+        aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
     require(first in ("random", "clustered"), f"first must be random or clustered, got {first!r}")
+    require(
+        not gradients or aggregate.linear,
+        f"gradients=True divides a sum by all who take part, and {type(aggregate).__name__} is no sum: leave one out",
+    )
     train = Train(**training)
     topology = Choice(k, weighted, over_all=gradients)
     told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
-    exchange = Exchange((train,), topology, select, optimizer=center, **told)
+    exchange = Exchange((train,), topology, select, aggregate, center, **told)
     if first == "random":
         return Method.of("ifca", exchange)
-    seed = Exchange((replace(train, epochs=warm_up, steps=None),), Seeding(k, weighted=weighted))
+    seed = Exchange((replace(train, epochs=warm_up, steps=None),), Seeding(k, weighted=weighted), aggregate=aggregate)
     return Method("ifca", ((1, (seed,)), (1, (exchange,))))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..data import Federation
 from ..errors import require
 from ..simulate.clients import Simulation
@@ -70,9 +72,29 @@ def warn_idle(run: Run) -> None:
     for exchange in run.method.exchanges:
         if said := exchange.topology.beware(run.settings.rounds):
             warnings.warn(f"{run.method.name}: {said}", stacklevel=3)
+    if said := _outnumbered(run):
+        warnings.warn(said, stacklevel=3)
     if run.settings.fine_tune > 1 and trainer_of(run.method) is None:
         warnings.warn(
             f"fine_tune={run.settings.fine_tune} does nothing in {run.method.name}, whose clients take no training "
             "steps that could go on alone: there are no fine-tuned scores",
             stacklevel=3,
         )
+
+
+def _outnumbered(run: Run) -> str:
+    """What a robust rule will not stand, at the center that is worst off; empty: nothing."""
+    clients, said = run.clients, ""
+    everyone = clients.everyone(0)
+    liar = clients.attackers[everyone.index]
+    for exchange in run.method.exchanges:
+        if exchange.aggregate.linear or not exchange.sends or not len(everyone):
+            continue
+        counts = {(len(everyone), int(liar.sum()))}  # who is where is not known yet
+        if not exchange.topology.reads_updates:
+            receiver, sender, _ = exchange.up(run.state.memory, everyone, exchange.sends[0]).links
+            centers = torch.unique(receiver).tolist()
+            counts = {(int((receiver == c).sum()), int(liar[sender[receiver == c]].sum())) for c in centers}
+        told = [exchange.aggregate.beware(n, bad) for n, bad in sorted(counts, key=lambda it: it[1] / it[0])]
+        said = said or next((each for each in reversed(told) if each), "")
+    return said
