@@ -46,7 +46,7 @@ class Rows:
     key: tuple[int, ...] = ()  # of this exchange's draws
 
 
-class Around(NamedTuple):
+class Known(NamedTuple):
     """What a rule may know beside the rows of a center."""
 
     center: Tensor | None = None  # (width,) its model so far; None: there is none yet
@@ -73,7 +73,7 @@ class Aggregate(Protocol):
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """The result; a center that heard nobody gets its own model back."""
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """What rows (n, width), n > 0, come to, (width,), where all count the same."""
 
     def stands(self, n: int) -> int:
@@ -122,7 +122,7 @@ class Mean:
             return Heard(mean, mask)
         return Heard(torch.where(to_device_of(own, mask)[:, None], mean, own), mask)
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The mean of rows (n, width) without weights, as (width,)."""
         return rows.mean(0)
 
@@ -154,7 +154,7 @@ class Robust(ABC):
         return 1
 
     @abstractmethod
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """What rows (n, width), n > 0, come to, (width,)."""
 
     def stands(self, n: int) -> int:
@@ -200,7 +200,7 @@ class Robust(ABC):
         hears &= rows.isfinite().all(1).cpu()
         mask, own = hears.sum(1) >= self.least, own.expand(len(hears), -1)
         heard = [
-            self.of(rows[who.to(rows.device)], Around(mine, clients[who], total.key)) if some else mine
+            self.of(rows[who.to(rows.device)], Known(mine, clients[who], total.key)) if some else mine
             for who, some, mine in zip(hears, mask, own, strict=True)
         ]
         return Heard(torch.stack(heard).to(own.dtype), mask)
@@ -222,7 +222,7 @@ class TrimmedMean(Robust):
     def __post_init__(self) -> None:
         require(0 <= self.beta < 0.5, f"TrimmedMean.beta must be in [0, 0.5), got {self.beta}; try 0.1")
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The trimmed mean of rows (n, width), as (width,)."""
         n = len(rows)
         cut = min(whole_part(self.beta * n), (n - 1) // 2)
@@ -231,6 +231,10 @@ class TrimmedMean(Robust):
     def stands(self, n: int) -> int:
         """As many as are dropped on either side; of fewer than three rows none can be."""
         return min(whole_part(self.beta * n), (n - 1) // 2)
+
+    def beware(self, n: int, attackers: int) -> str:
+        """As of any rule; with beta = 0 it is a mean, and meant to be one."""
+        return super().beware(n, attackers) if self.beta else ""
 
     def remedy(self, n: int, attackers: int) -> str:
         """A larger beta, where there is one."""
@@ -241,7 +245,7 @@ class TrimmedMean(Robust):
 class Median(Robust):
     """The middle value of every coordinate (the mean of the two middle ones where n is even)."""
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The median of rows (n, width), as (width,)."""
         low, high = (len(rows) - 1) // 2, len(rows) // 2
         return _by_columns(rows, lambda part: part.sort(0).values[[low, high]].mean(0))
@@ -263,7 +267,7 @@ class Krum(Robust):
         require(0 <= self.attackers < 0.5, f"Krum.attackers must be in [0, 0.5), got {self.attackers}; try 0.1")
         within(self, keep=">= 1")
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """Krum of rows (n, width), as (width,)."""
         n = len(rows)
         near = max(1, n - whole_part(self.attackers * n) - 2)
@@ -313,7 +317,7 @@ class GeometricMedian(Robust):
         within(self, iterations=">= 1; try 200")
         require(0 < self.smooth < 1, f"GeometricMedian.smooth must be in (0, 1), got {self.smooth}; try 1e-6")
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The geometric median of rows (n, width), as (width,)."""
         middle = Median().of(rows.double())  # near the honest rows, so that nothing cancels between them
         gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)

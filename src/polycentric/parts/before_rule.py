@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import require, within
 from ..language import register
 from ..stacks.draw import uniform
-from .aggregate import Aggregate, Around, Mean, Median, Robust, TrimmedMean, all_squares, smallest_share, whole_part
+from .aggregate import Aggregate, Known, Mean, Median, Robust, TrimmedMean, all_squares, smallest_share, whole_part
 
 
 class BeforeRule(Robust):
@@ -46,10 +46,9 @@ class NearestNeighbours(BeforeRule):
     attackers: float = 0.2
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        require(0 <= self.attackers < 0.5, f"{name}.attackers must be in [0, 0.5), got {self.attackers}; try 0.2")
+        _check_share(self, self.attackers)
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the mixed rows."""
         near = len(rows) - whole_part(self.attackers * len(rows))
         order = all_squares(rows).argsort(dim=1, stable=True)[:, :near]
@@ -85,7 +84,7 @@ class Bucketing(BeforeRule):
     def __post_init__(self) -> None:
         within(self, size=">= 1; try 2")
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the buckets' means."""
         client = torch.arange(len(rows)) if around.client is None else around.client
         order = uniform(*around.key, "bucket", client).argsort(stable=True).to(rows.device)
@@ -110,10 +109,11 @@ class Clipping(BeforeRule):
 
         y_i = c + (x_i - c) min(1, tau / |x_i - c|),        c <- rule { y_1 .. y_n }
 
-    c is the center's model so far, tau = `radius`, by default the median of the |x_i - c|. With the mean this is
-    centered clipping, `iterations` times; with another rule it bounds the norms of what that rule sees. On a graph c is
-    the client's own model before it trained (clipped gossip, with equal weights). Where there is no model yet, in the
-    clustering of TKM, c is the median of the rows.
+    c is the center's model so far; tau = `radius`, by default the (n - f)-th smallest |x_i - c|, f = floor(attackers n)
+    (then no attacker is farther than the farthest honest client). With the mean this is centered clipping,
+    `iterations` times; with another rule it bounds the norms of what that rule sees. On a graph c is the client's own
+    model before it trained (clipped gossip, with equal weights). Where there is no model yet, in the clustering of TKM,
+    c is the median of the rows.
     Reduces to:  the rule itself with an infinite radius.
     Reference:   Karimireddy et al., Learning from history for Byzantine robust optimization, ICML 2021,
                  https://arxiv.org/abs/2012.10333; He et al., Byzantine-robust decentralized learning via ClippedGossip,
@@ -121,24 +121,35 @@ class Clipping(BeforeRule):
     """
 
     rule: Aggregate = Mean()
+    attackers: float = 0.2
     radius: float | None = None
     iterations: int = 1
 
     def __post_init__(self) -> None:
+        _check_share(self, self.attackers)
         within(self, radius="> 0; try 1", iterations=">= 1; try 1")
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the shortened rows."""
         center = Median().of(rows) if around.center is None else around.center
         for _ in range(self.iterations):
             away = rows.double() - center.double()
             length = away.norm(dim=1)
-            radius = Median().of(length[:, None]) if self.radius is None else length.new_tensor([self.radius])
+            farthest = length.sort().values[len(rows) - whole_part(self.attackers * len(rows)) - 1]
+            radius = farthest if self.radius is None else farthest.new_tensor(self.radius)
             # What is too long for a square goes nowhere.
             shorter = torch.where(length.isfinite(), (radius / length).nan_to_num(nan=1.0).clamp(max=1), 0.0)
             near = center.double() + torch.where(shorter[:, None] > 0, shorter[:, None] * away, 0.0)
             center = self.rule.of(near.to(rows.dtype), around)
         return center
+
+    def stands(self, n: int) -> int:
+        """So many that the radius is that of an honest row; with a radius that is set, no row goes farther than it."""
+        return whole_part(self.attackers * n) if self.radius is None else (n - 1) // 2
+
+    def remedy(self, n: int, attackers: int) -> str:
+        """A larger share."""
+        return smallest_share("attackers", n, attackers)
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ class Quorum(BeforeRule):
     def __post_init__(self) -> None:
         within(self, least=">= 1; try 3")
 
-    def of(self, rows: Tensor, around: Around = Around()) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule."""
         return self.rule.of(rows, around)
 
@@ -165,6 +176,10 @@ class Quorum(BeforeRule):
     def remedy(self, n: int, attackers: int) -> str:
         """The rule's."""
         return self.rule.remedy(n, attackers)
+
+
+def _check_share(rule: BeforeRule, share: float) -> None:
+    require(0 <= share < 0.5, f"{type(rule).__name__}.attackers must be in [0, 0.5), got {share}; try 0.2")
 
 
 register(Aggregate, "nnm", NearestNeighbours)

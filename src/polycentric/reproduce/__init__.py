@@ -9,6 +9,7 @@ from .fedmes import FEDMES
 from .fedprox import FEDPROX
 from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_TABLE2
+from .hostile import HOSTILE
 from .matcha import MATCHA
 from .matching import MATCHING
 from .meta import META
@@ -17,7 +18,7 @@ from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
-MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, MATCHING, ROBUST)
+MANY_CENTERS = (FESEM_TABLE2, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, MATCHING, ROBUST, HOSTILE)
 EDGES = (FEDMES,)
 NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
 TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER}
