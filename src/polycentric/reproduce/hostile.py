@@ -17,7 +17,7 @@ from .table import Claim, Row, Runs, Table, Verdict, figure
 CLIENTS, SHARE, POINTS = 11, 0.2, 3.0
 CLEAN, MEAN, BEST = "no attack", "mean", "clipping(nnm), inertia"
 PARTITIONS = {"IID": "iid", "Dirichlet(0.3)": "dirichlet=0.3"}
-TRAINING: dict[str, Any] = {"lr": 1.0, "batch": 20, "steps": 8, "equal": True}
+TRAINING: dict[str, Any] = {"lr": 1.0, "decay": 0.98, "batch": 20, "steps": 8, "equal": True}
 INERTIA: dict[str, Any] = {"inertia": 0.9}
 RULES: dict[str, dict[str, Any]] = {
     MEAN: {},
