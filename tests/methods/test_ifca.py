@@ -10,7 +10,7 @@ import torch
 
 import polycentric as pc
 from polycentric import UsageError
-from polycentric.data import Federation
+from polycentric.data import Federation, mixture
 from polycentric.learn import Choose, candidates
 from polycentric.models import mlp
 from polycentric.round import opened, receive
@@ -167,3 +167,16 @@ def test_true_groups_are_found() -> None:
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_true_groups_are_found_with_other_seeds(seed: int) -> None:
     assert found_groups(seed) >= 0.95
+
+
+def test_outliers_get_no_center_of_their_own() -> None:
+    groups = pc.load(mixture(k=2, clients=24))
+    how: dict[str, Any] = {"model": "logistic", "rounds": 3, "fine_tune": 0, "attack": pc.LargeNorm(0.2, 30.0)}
+    training: dict[str, Any] = {"k": 2, "first": "clustered", "warm_up": 30, "lr": 0.3, "steps": 1, "batch": None}
+    rule = pc.NearestNeighbours(pc.Median(), 0.4)
+    captured = pc.run(pc.ifca(aggregate=rule, **training), groups, **how).metrics
+    trimmed = pc.run(pc.ifca(aggregate=rule, outliers=0.25, **training), groups, **how).metrics
+    assert captured["ari"] == 0 and trimmed["ari"] == 1
+    assert trimmed["macro_loss"] < 0.1 * captured["macro_loss"]
+    with pytest.raises(pc.UsageError, match="outliers=0.2 is of the clustering in round 0"):
+        pc.ifca(outliers=0.2)
