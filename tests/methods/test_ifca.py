@@ -178,5 +178,5 @@ def test_outliers_get_no_center_of_their_own() -> None:
     trimmed = pc.run(pc.ifca(aggregate=rule, outliers=0.25, **training), groups, **how).metrics
     assert captured["ari"] == 0 and trimmed["ari"] == 1
     assert trimmed["macro_loss"] < 0.1 * captured["macro_loss"]
-    with pytest.raises(pc.UsageError, match="outliers=0.2 is of the clustering in round 0"):
+    with pytest.raises(pc.UsageError, match=r"outliers=0.2 is of the clustering in round 0"):
         pc.ifca(outliers=0.2)

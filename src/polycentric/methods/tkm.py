@@ -53,7 +53,8 @@ def tkm(
     """
     train, rule = Train(**training), aggregate or TrimmedMean(beta)
     first = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
-    trimmed = TrimmedSeeding(k, restarts, iterations, seeding, rule=rule, outliers=beta)
+    centers = TrimmedMean(0.0) if rule.linear else rule
+    trimmed = TrimmedSeeding(k, restarts, iterations, seeding, rule=centers, outliers=beta)
     alone = Exchange((first,), trimmed, aggregate=rule)
     together = Exchange((train,), Clusters(k, frozen=not moving), select, rule, center)
     return Method("tkm", ((1, (alone,)), (1, (together,))))
