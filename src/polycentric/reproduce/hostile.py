@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -96,20 +97,17 @@ def _counts(found: dict[str, list[float]]) -> list[int]:
 
 def _holds(partition: str, rule: str) -> Claim:
     def judge(found: dict[str, list[float]]) -> Verdict:
-        counts, attacks = _counts(found), len(ATTACKS) - 1
-        lost = {
-            attack: max(clean - a for clean, a in zip(found[CLEAN], values, strict=False))
-            for attack, values in found.items()
-            if attack != CLEAN
-        }
-        worst = ", ".join(f"{attack} {points:.1f}" for attack, points in lost.items() if points > POINTS)
-        said = f"{', '.join(map(str, counts))} of {attacks} by seed"
-        said += f"; points lost in the worst seed: {worst}" if worst else ""
-        return min(counts) == attacks, said
+        means = {attack: statistics.fmean(values) for attack, values in found.items()}
+        clean, attacks = means.pop(CLEAN), len(ATTACKS) - 1
+        held = _held(clean, list(means.values()))
+        said = f"{held} of {attacks} on average over seeds, {', '.join(map(str, _counts(found)))} by seed"
+        lost = {attack: clean - accuracy for attack, accuracy in means.items()}
+        worst = max(lost, key=lambda attack: lost[attack])
+        return held == attacks, f"{said}; most points are lost under {worst}: {lost[worst]:.1f}"
 
     settings = {CLEAN: _name(partition, MEAN, CLEAN)}
     settings |= {attack: _name(partition, rule, attack) for attack in ATTACKS if attack != CLEAN}
-    text = f"{partition}, {rule}: within {POINTS:g} points of the mean without attackers, under all attacks and seeds."
+    text = f"{partition}, {rule}: within {POINTS:g} points of the mean that nobody attacks, under every attack."
     return claim_by_seed(text, settings, judge)
 
 
@@ -119,7 +117,7 @@ def _lost(runs: Runs, partition: str) -> Panel:
     def lost(rule: str, attack: str) -> float:
         clean, attacked = (runs.numbers(_name(partition, *which)) for which in ((MEAN, CLEAN), (rule, attack)))
         found = [before - after for before, after in zip(clean, attacked, strict=False)]
-        return sum(found) / len(found) if found else math.nan
+        return statistics.fmean(found or [math.nan])
 
     table = [[lost(rule, attack) for attack in ATTACKS] for rule in RULES]
 
