@@ -26,12 +26,8 @@ RULES: dict[str, dict[str, Any]] = {
     "median": {"aggregate": "median"},
     "geometric median": {"aggregate": "geometric-median"},
     "Krum": {"aggregate": "krum(attackers=0.2)"},
-    "Multi-Krum": {"aggregate": "krum(attackers=0.2, keep=9)"},
     "nnm(trimmed mean)": {"aggregate": "nnm(trimmed-mean(beta=0.2))"},
-    "nnm(median)": {"aggregate": "nnm(median)"},
     "bucketing(median)": {"aggregate": "bucketing(median)"},
-    "clipping": {"aggregate": "clipping"},
-    "nnm(trimmed mean), inertia": {"aggregate": "nnm(trimmed-mean(beta=0.2))"} | INERTIA,
     "clipping, inertia": {"aggregate": "clipping"} | INERTIA,
     BEST: {"aggregate": "clipping(nnm(trimmed-mean(beta=0.2)))"} | INERTIA,
 }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..data import Federation
 from ..errors import require
 from ..simulate.clients import Simulation
@@ -93,8 +91,8 @@ def _outnumbered(run: Run) -> str:
         counts = {(len(everyone), int(liar.sum()))}  # who is where is not known yet
         if not exchange.topology.reads_updates:
             receiver, sender, _ = exchange.up(run.state.memory, everyone, exchange.sends[0]).links
-            centers = torch.unique(receiver).tolist()
-            counts = {(int((receiver == c).sum()), int(liar[sender[receiver == c]].sum())) for c in centers}
+            heard, lies = receiver.bincount(), receiver.bincount(liar[sender].double())
+            counts = {(n, int(bad)) for n, bad in zip(heard.tolist(), lies.tolist(), strict=True) if n}
         told = [exchange.aggregate.beware(n, bad) for n, bad in sorted(counts, key=lambda it: it[1] / it[0])]
         said = said or next((each for each in reversed(told) if each), "")
     return said
