@@ -21,15 +21,16 @@ def test_there_are_sixteen_attacks_and_every_cell_is_a_run() -> None:
 def test_a_rule_holds_where_it_loses_at_most_three_points_on_average() -> None:
     claim = hostile._holds("IID", hostile.BEST)
     names = {attack: hostile._name("IID", hostile.BEST, attack) for attack in hostile.ATTACKS}
-    clean = {hostile._name("IID", hostile.MEAN, "no attack"): [97.5, 93.0]}
-    values = {name: [95.0, 90.0] for name in names.values()} | clean
-    values[names["zeros"]] = [94.0, 91.0]
+    clean = {hostile._name("IID", hostile.MEAN, "no attack"): [97.5, 93.0, 93.0]}
+    values = {name: [95.0, 90.0, 90.0] for name in names.values()} | clean
+    values[names["zeros"]] = [94.0, 91.0, 90.5]
     holds, why = claim.judge(values)
-    assert holds and why.startswith("16 of 16 on average over seeds, 15, 16 by seed; most points are lost under")
-    values[names["zeros"]] = [94.0, 90.0]
+    assert holds and why.startswith("16 of 16 on average over seeds, 15, 16, 16 by seed; most points are lost under")
+    assert claim.judge({name: each[1:] for name, each in values.items()})[0] is None  # two seeds are too few
+    values[names["zeros"]] = [94.0, 90.0, 90.0]
     holds, why = claim.judge(values)
     assert holds is False
-    assert why == "15 of 16 on average over seeds, 15, 16 by seed; most points are lost under zeros: 3.2"
+    assert why == "15 of 16 on average over seeds, 15, 16, 16 by seed; most points are lost under zeros: 3.2"
 
 
 def test_held_counts_the_attacks_of_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
