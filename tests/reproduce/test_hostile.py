@@ -27,6 +27,7 @@ def test_a_rule_holds_where_it_loses_at_most_three_points_on_average() -> None:
     holds, why = claim.judge(values)
     assert holds and why.startswith("16 of 16 on average over seeds, 15, 16, 16 by seed; most points are lost under")
     assert claim.judge({name: each[1:] for name, each in values.items()})[0] is None  # two seeds are too few
+    assert claim.judge(values | {names["NaN"]: [95.0]})[1].startswith("15 of 16 on average over seeds, 15 by seed")
     values[names["zeros"]] = [94.0, 90.0, 90.0]
     holds, why = claim.judge(values)
     assert holds is False

@@ -93,14 +93,14 @@ def _counts(found: dict[str, list[float]]) -> list[int]:
 
 def _holds(partition: str, rule: str) -> Claim:
     def judge(found: dict[str, list[float]]) -> Verdict:
-        means = {attack: statistics.fmean(values) for attack, values in found.items()}
+        seeds = min(map(len, found.values()))  # those that all rows have
+        means = {attack: statistics.fmean(values[:seeds]) for attack, values in found.items()}
         clean, attacks = means.pop(CLEAN), len(ATTACKS) - 1
         held = _held(clean, list(means.values()))
         said = f"{held} of {attacks} on average over seeds, {', '.join(map(str, _counts(found)))} by seed"
         lost = {attack: clean - accuracy for attack, accuracy in means.items()}
         worst = max(lost, key=lambda attack: lost[attack])
-        enough = min(map(len, found.values())) >= SEEDS  # that a rule holds is not said of one seed
-        holds = False if held < attacks else True if enough else None
+        holds = False if held < attacks else True if seeds >= SEEDS else None  # one seed does not say that it holds
         return holds, f"{said}; most points are lost under {worst}: {lost[worst]:.1f}"
 
     settings = {CLEAN: _name(partition, MEAN, CLEAN)}
