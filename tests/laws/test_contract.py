@@ -18,7 +18,9 @@ from polycentric import (
     SGD,
     Adam,
     Average,
+    Bucketing,
     CellMap,
+    Clipping,
     Diverged,
     Federation,
     GeometricMedian,
@@ -28,7 +30,9 @@ from polycentric import (
     Median,
     Method,
     Momentum,
+    NearestNeighbours,
     Poisson,
+    Quorum,
     State,
     TrimmedMean,
     Uniform,
@@ -630,6 +634,7 @@ def test_methods_built_alike_are_equal_and_others_are_not(name: str) -> None:
 # -- parts combine -------------------------------------------------------------------------------------------
 
 AGGREGATES = [Mean(), TrimmedMean(0.2), Median(), GeometricMedian(), Krum(0.2), Krum(0.2, keep=2)]
+AGGREGATES += [NearestNeighbours(Median()), Bucketing(Median()), Clipping(), Quorum(Mean(), 2)]
 CENTERS = [Average(), SGD(0.5), Momentum(0.5, 0.9), Adam(0.01)]
 PARTED = [name for name in METHODS if {"aggregate", "center"} <= parameters(name).keys()]
 takes_parts = pytest.mark.parametrize("name", PARTED)

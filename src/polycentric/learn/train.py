@@ -2,11 +2,12 @@
 
 for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
                      w <- w - lr_t update(g),      lr_t = lr decay^t in round t
+at the end:          M <- inertia M + (1 - inertia) (w - start),      w <- start + M
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -34,6 +35,8 @@ class Train(Learner):
         momentum: of the clients' SGD.
         optimizer: "sgd" or "adam".
         decay: factor on the learning rate from round to round.
+        inertia: share of its last update M in the one a client sends, kept from round to round (worker momentum): what
+            an attacker changes in a round is not what all have long agreed on (Karimireddy et al., ICML 2021).
         weight_decay: added to the gradient, times w.
         terms: added to the loss, such as `Prox(0.1)`.
         trains: names that are trained; None: all of the model's.
@@ -46,6 +49,7 @@ class Train(Learner):
     momentum: float = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
     decay: float = 1.0
+    inertia: float = 0.0
     weight_decay: float = 0.0
     terms: tuple[Term, ...] = ()
     trains: tuple[str, ...] | None = None
@@ -64,13 +68,18 @@ class Train(Learner):
         require(
             0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}; 1 keeps lr, 0.99 lowers it by 1 % a round"
         )
+        require(0 <= self.inertia < 1, f"inertia must be in [0, 1), got {self.inertia}; try 0.9")
         good = 0 <= self.weight_decay <= LARGEST_FLOAT
         require(good, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
 
     @property
     def trains_like(self) -> Train:
-        """Itself."""
-        return self
+        """Itself, without what it remembers."""
+        return replace(self, inertia=0.0) if self.inertia else self
+
+    def keeps(self, like: Tensor) -> Stacks:
+        """The last update, where it has inertia."""
+        return {"inertia": torch.zeros_like(like)} if self.inertia else {}
 
     @property
     def rule(self) -> Rule:
@@ -115,5 +124,9 @@ class Train(Learner):
         return new
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
-        """The trained parameters."""
-        return {name: value for name, value in carry.items() if name in rows}
+        """The trained parameters; with inertia, the model that the update before still draws on."""
+        new = {name: value for name, value in carry.items() if name in rows}
+        if not self.inertia or "model" not in new:
+            return new
+        moved = torch.lerp(new["model"] - rows["model"], rows["inertia"], self.inertia)
+        return new | {"model": rows["model"] + moved, "inertia": moved}

@@ -79,5 +79,6 @@ def fedmes(
     if match == "distance":
         return Method("fedmes", ((1, (seed,)), (1, (learn,))))
     anchored = AnchoredCells(cells, bridge, models)
-    group = Exchange((Train(**training),), anchored, Sometimes(every), sends=(), tells=("model",))
+    steady = replace(Train(**training), inertia=0.0)
+    group = Exchange((steady,), anchored, Sometimes(every), sends=(), tells=("model",))
     return Method("fedmes", ((1, (seed,)), (1, (group, learn))))

@@ -29,7 +29,7 @@ from ..language.files import sha256_of
 from ..language.own_code import digest_of, own_names
 from .folder import Damaged, Folder, file_name
 from .lock import BeingWritten, refused, writer
-from .paired import leading, reference_of, served, with_differences
+from .paired import leading, reference_of, served, with_differences, with_who
 from .recipes import parameters
 from .settings import Settings, unbracketed
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
@@ -299,7 +299,7 @@ def compare(
         for method in methods
     ]
     rows = compared(cells, Path(out), jobs, progress, list(methods) * seeds)
-    return with_differences(rows, cells, against)
+    return with_who(with_differences(rows, cells, against), cells)
 
 
 def known(method: str, settings: dict[str, Any]) -> dict[str, Any]:

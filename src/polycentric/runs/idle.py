@@ -85,6 +85,8 @@ def warn_idle(run: Run) -> None:
     for exchange in run.method.exchanges:
         if said := exchange.topology.beware(run.settings.rounds):
             warnings.warn(f"{run.method.name}: {said}", stacklevel=3)
+    if said := _outnumbered(run):
+        warnings.warn(said, stacklevel=3)
     if run.settings.fine_tune > 1 and trainer_of(run.method) is None:
         warnings.warn(
             f"fine_tune={run.settings.fine_tune} does nothing in {run.method.name}, whose clients take no training "
@@ -97,3 +99,21 @@ def warn_idle(run: Run) -> None:
             "their own: it is not measured; try --model mlp",
             stacklevel=3,
         )
+
+
+def _outnumbered(run: Run) -> str:
+    """What a robust rule will not stand, at the center that is worst off; empty: nothing."""
+    clients, said = run.clients, ""
+    everyone = clients.everyone(0)
+    liar = clients.attackers[everyone.index]
+    for exchange in run.method.exchanges:
+        if exchange.aggregate.linear or not exchange.sends or not len(everyone):
+            continue
+        counts = {(len(everyone), int(liar.sum()))}  # who is where is not known yet
+        if not exchange.topology.reads_updates:
+            receiver, sender, _ = exchange.up(run.state.memory, everyone, exchange.sends[0]).links
+            heard, lies = receiver.bincount(), receiver.bincount(liar[sender].double())
+            counts = {(n, int(bad)) for n, bad in zip(heard.tolist(), lies.tolist(), strict=True) if n}
+        told = [exchange.aggregate.beware(n, bad) for n, bad in sorted(counts, key=lambda it: it[1] / it[0])]
+        said = said or next((each for each in reversed(told) if each), "")
+    return said

@@ -112,7 +112,7 @@ class Settings(BaseModel):
     )
     attack: str | None = option(
         None,
-        "Simulate attackers: nan, sign-flip, large-norm, same-value or label-flip, such as sign-flip(share=0.2).",
+        "Simulate attackers, such as sign-flip(share=0.2) or alie(share=0.2); `polycentric methods` names them all.",
         bound=False,
     )
     executor: Literal["auto", "looped", "stacked", "compiled"] = option(

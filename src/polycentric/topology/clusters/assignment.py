@@ -104,11 +104,16 @@ class Clustered(Topology):
         }
 
     def shows(self, view: View) -> dict[str, float]:
-        """How many clusters have clients, how tight they are, how like known groups, and who moved."""
+        """How many clusters have clients, how tight they are, how like known groups, who moved, and who is attacked.
+
+        `among_attackers`: honest clients at a center that attackers belong to, where there are any.
+        """
         memory, trains = view.memory, view.trains
         place, placed = memory["assignment"].cpu(), memory.get("placed", trains).cpu()
         sizes = torch.bincount(place[trains])
         out = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) if len(sizes) else 0.0}
+        if bool((attacks := trains & ~view.honest).any()):
+            out["among_attackers"] = float((torch.isin(place, place[attacks]) & trains & view.honest).sum())
         if "moves" in memory:
             out["moves"] = float(memory["moves"].cpu()[trains].sum())
         if view.before is not None:

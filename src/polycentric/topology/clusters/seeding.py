@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import within
-from ...parts.aggregate import Robust
+from ...parts.aggregate import Aggregate
 from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
 from .assignment import ByDistance, Spans, inner_products, pieces
@@ -218,7 +218,7 @@ class TrimmedSeeding(OneBecomesMany):
 
     restarts: int = 10
     iterations: int = 8
-    rule: Robust = field(kw_only=True)
+    rule: Aggregate = field(kw_only=True)
     outliers: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
