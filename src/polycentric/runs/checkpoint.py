@@ -145,11 +145,19 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str, metrics: Mappi
     return manifest | {"check": check_of(manifest)}
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """A checkpoint's manifest as it was written, with its history; a ValueError says what is wrong with it."""
+def read_manifest(path: Path, run: str = "") -> dict[str, Any]:
+    """A checkpoint's manifest as it was written, with its history; a ValueError says what is wrong with it.
+
+    `run`: the run that it must belong to, if it is known.
+    """
     found = held(ManifestForm, parsed(read_text(path, MANIFEST)))
     if found["check"] != check_of(found):
         raise ValueError("its manifest was changed")
+    if run and found.get("run", run) != run:
+        raise OfAnotherRun(
+            f"checkpoint {path.stem} in {path.parent} belongs to another run, of another seed, model or other "
+            f"settings: take {path.stem}.* out of there"
+        )
     if found.get("metrics"):  # an earlier version wrote the history into the manifest
         found["history"] = history_in(path.parent.parent, found["metrics"])
     rounds = [row["round"] for row in found.setdefault("history", [])]
@@ -177,19 +185,15 @@ def history_in(folder: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def load_checkpoint(manifest: Path, run: str, device: torch.device | str) -> Checkpoint:
     """A checkpoint by its manifest; a ValueError says what is wrong with it."""
-    found = read_manifest(manifest)
-    if run and found.get("run", run) != run:
-        raise OfAnotherRun(
-            f"checkpoint {manifest.stem} in {manifest.parent} belongs to another run, of another seed, model or other "
-            f"settings: take {manifest.stem}.* out of there"
-        )
+    found = read_manifest(manifest, run)
     return Checkpoint.from_json(found, load_state(manifest.with_suffix(".safetensors"), found, device))
 
 
 def check_fits(found: Checkpoint, first: State, n_clients: int, rounds: int) -> None:
     """Refuse a checkpoint that a run cannot go on from: other names, shapes or types than those of its `first` state.
 
-    Centers may have become more, and memory longer, since then; what was not remembered yet may be missing.
+    Centers may have become more, and memory longer, since then; what was not remembered yet may be missing. A center's
+    optimizer adds its moments in the first round.
     """
     state, tally = found.state, found.tally
     if state.round > rounds:
@@ -197,7 +201,9 @@ def check_fits(found: Checkpoint, first: State, n_clients: int, rounds: int) -> 
     for part in ("centers", "kept", "memory"):
         there, wanted = (getattr(of, part) for of in (state, first))
         names = wanted.keys() & there.keys() if part == "memory" else wanted.keys()
-        if there.keys() != names:
+        moments = there.keys() - names if part == "centers" else set[str]()
+        fit = all(there[name].dim() == 2 and there[name].dtype.is_floating_point for name in moments)
+        if there.keys() != names | moments or not fit:
             raise ValueError(f"its {part} are {_listed(there)}, not {_listed(wanted)}")
         for name in names:
             _check_alike(f"{part}/{name}", there[name], wanted[name], part == "kept", n_clients)

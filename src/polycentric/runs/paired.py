@@ -199,7 +199,7 @@ def who(row: Row, reference: Row, metric: str, less: bool) -> Row:
 
 
 def with_who(rows: list[Row], cells: Sequence[Settings], each: bool = False) -> list[Row]:
-    """Rows with differences, whose sentences also say how many clients gain and lose; `each`: with every client's gain."""
+    """Rows whose sentences also say how many clients gain and lose; `each`: with the gain of every client."""
     (reference,) = (row for row in rows if row["difference"] is None)
     return [row if row is reference else _with_clients(row, reference, cells, each) for row in rows]
 
