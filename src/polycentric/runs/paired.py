@@ -208,7 +208,8 @@ def _with_clients(row: Row, reference: Row, cells: Sequence[Settings], each: boo
     difference = row["difference"]
     found = who(row, reference, difference["metric"], is_less(difference["metric"], cells))
     total = found["gain"] + found["lose"] + found["same"]
-    counted = f"of {total} clients {found['gain']} gain and {found['lose']} lose"
+    anew = "" if found["averaged"] or found["seeds"] < 2 else f" (about {total // found['seeds']} in each seed)"
+    counted = f"of {total} clients{anew} {found['gain']} gain and {found['lose']} lose"
     told = f"{difference['told']}; {counted}" if total else difference["told"]
     return row | {"difference": difference | {"told": told}} | ({"who": found} if each else {})
 

@@ -394,7 +394,8 @@ def _fits(made: Run) -> Callable[[Checkpoint], None]:
         check_fits(found, made.state, n_clients, made.settings.rounds)
         places = topology.assignment(made.state.memory | found.state.memory)
         n = len(found.state.centers["model"])
-        if places is not None and len(places) and not 0 <= int(places.min()) <= int(places.max()) < n:
+        begun = found.state.round > 0  # before that centers may be fewer: the first round makes them
+        if begun and places is not None and len(places) and not 0 <= int(places.min()) <= int(places.max()) < n:
             raise ValueError("clients are assigned to centers that there are not")
 
     return check
