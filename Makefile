@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORES  := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test test-long mutants check format bench speed clean
+.PHONY: help demo test test-long mutants reliability check format bench speed sbom licences lock floors clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
@@ -30,6 +30,10 @@ test-long: $(VENV)/.dev ## checks that take minutes
 mutants: $(VENV)/.dev ## change one operator of an equation at a time, and say which changes no test notices; minutes
 	$(BIN)/python tests/mutants.py
 
+reliability: $(VENV)/.dev ## damage, forge and edit runs' folders, cut the power at every moment, count what goes wrong; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/reliability/damage.py 3000 2000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/reliability/power.py
+
 check: $(VENV)/.dev ## lint, format, types, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,5 +57,19 @@ peers/.made: ## pfl, FedJAX and Flower, each in an environment of its own, to be
 speed: $(VENV)/.user peers/.made ## every figure of docs/speed.md that needs no GPU; a quarter of an hour of an idle machine
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python sh benchmarks/speed.sh peers
 
+sbom: $(VENV)/.dev ## a bill of materials of what is installed, CycloneDX JSON on standard output
+	@$(BIN)/python supply/bill.py sbom
+
+licences: $(VENV)/.dev ## docs/licences.md, from the metadata of what is installed
+	$(BIN)/python supply/bill.py licences
+
+lock: $(VENV)/.dev ## supply/lock.txt: every version that is installed, with the digest of its file
+	$(BIN)/python supply/bill.py lock
+
+floors: $(VENV)/.dev ## install the lowest versions that are allowed, in an environment of their own, and run there; some GB
+	$(PYTHON) -m venv .floors
+	.floors/bin/python -m pip install -q --disable-pip-version-check $$($(BIN)/python supply/bill.py floors) -e .
+	.floors/bin/python supply/smoke.py
+
 clean: ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers
+	rm -rf $(VENV) .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers

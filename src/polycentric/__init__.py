@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     # isort: split
     from .methods import tkm
     from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
-    from .parts.attack import LabelFlip, LargeNorm, NotANumber, SameValue, SignFlip
+    from .parts.attack import Collusion, Honest, InnerProduct, LabelFlip, LargeNorm, LittleIsEnough, NotANumber
+
+    # isort: split
+    from .parts.attack import OneCoordinate, SameValue, SignFlip, Stale, Zeros
+    from .parts.before_rule import Bucketing, Clipping, NearestNeighbours, Quorum
     from .parts.objective import Curvature, Prox
     from .parts.optimizer import SGD, Adam, Average, Momentum
     from .parts.privacy import Gaussian
@@ -64,7 +68,11 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
     "hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
     "parts.aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
-    "parts.attack": "LabelFlip LargeNorm NotANumber SameValue SignFlip",
+    "parts.attack": (
+        "Collusion Honest InnerProduct LabelFlip LargeNorm LittleIsEnough NotANumber OneCoordinate SameValue SignFlip "
+        "Stale Zeros"
+    ),
+    "parts.before_rule": "Bucketing Clipping NearestNeighbours Quorum",
     "parts.objective": "Curvature Prox",
     "parts.optimizer": "SGD Adam Average Momentum",
     "parts.privacy": "Gaussian",
@@ -114,16 +122,17 @@ def __dir__() -> list[str]:
     return __all__
 
 
-__all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "ByCell", "Callback", "CellMap", "CellRegions"]
-__all__ += ["CellTable", "Cells", "Check", "Churn", "Classes", "Clusters", "Complete", "Curvature", "Delays"]
-__all__ += ["Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange", "Exponential", "Federation"]
-__all__ += ["Gaussian", "Geometric", "GeometricMedian", "Gossip", "Graph", "Iid", "InCells", "KeepPrivate", "Krum"]
-__all__ += ["LabelFlip", "LargeNorm", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing"]
-__all__ += ["Moment", "Momentum", "Natural", "Normalised", "NotANumber", "Overlap", "PathGraph", "Physical", "Poisson"]
-__all__ += ["Prox", "Quantity", "Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings", "Shards", "SignFlip"]
-__all__ += ["Simulation", "SmallWorld", "Stacked", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus"]
-__all__ += ["Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "cfl", "check_data", "choose_k", "compare"]
-__all__ += ["dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd"]
-__all__ += ["fesem", "fomaml", "from_arrays", "from_dataset", "from_frame", "hierarchical", "ifca", "join_ranks"]
-__all__ += ["layers", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl", "nofed", "open", "reptile"]
-__all__ += ["resume", "run", "run_round", "tkm", "tracker"]
+__all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "Bucketing", "ByCell", "Callback", "CellMap"]
+__all__ += ["CellRegions", "CellTable", "Cells", "Check", "Churn", "Classes", "Clipping", "Clusters", "Collusion"]
+__all__ += ["Complete", "Curvature", "Delays", "Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange"]
+__all__ += ["Exponential", "Federation", "Gaussian", "Geometric", "GeometricMedian", "Gossip", "Graph", "Honest", "Iid"]
+__all__ += ["InCells", "InnerProduct", "KeepPrivate", "Krum", "LabelFlip", "LargeNorm", "LittleIsEnough", "Looped"]
+__all__ += ["Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment", "Momentum", "Natural"]
+__all__ += ["NearestNeighbours", "Normalised", "NotANumber", "OneCoordinate", "Overlap", "PathGraph", "Physical"]
+__all__ += ["Poisson", "Prox", "Quantity", "Quorum", "Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings"]
+__all__ += ["Shards", "SignFlip", "Simulation", "SmallWorld", "Stacked", "Stale", "Star", "StarGraph", "State"]
+__all__ += ["Stragglers", "Task", "Torus", "Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "Zeros", "cfl"]
+__all__ += ["check_data", "choose_k", "compare", "dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist"]
+__all__ += ["feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml", "from_arrays", "from_dataset", "from_frame"]
+__all__ += ["hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta", "metropolis", "mocha"]
+__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm", "tracker"]

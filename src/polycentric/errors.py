@@ -6,8 +6,11 @@ Every message says *what*, *which value*, *why*, and *what to type instead*.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from typing import Any
+
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127  # what float32 holds: a larger number is infinite in a model
 
 SYNONYMS = {  # what others call it: what it is called here
     **dict.fromkeys(("learning_rate", "local_lr", "client_lr", "step_size", "eta"), "lr"),
@@ -88,6 +91,8 @@ def within(part: Any, **bounds: str | tuple[str, ...]) -> None:
         value, hint = getattr(part, name), ""
         if value is None:
             continue
+        large = isinstance(value, int | float) and not held(value)
+        require(not large, f"{type(part).__name__}.{name} must be at most {LARGEST_FLOAT:.3g}, got {value!r}")
         if isinstance(bound, tuple):
             good, wanted = value in bound, f"{', '.join(bound[:-1])} or {bound[-1]}"
         else:
@@ -95,6 +100,15 @@ def within(part: Any, **bounds: str | tuple[str, ...]) -> None:
             good, wanted = _inside(value, bound), {"> 0": "positive", ">= 1": "at least 1"}.get(bound, bound)
             wanted, hint = wanted if bound[0] == ">" else f"in {bound}", semicolon + advice
         require(good, f"{type(part).__name__}.{name} must be {wanted}, got {value!r}{hint}")
+
+
+def held(number: float) -> bool:
+    """Whether float32 has room for a number; infinity and NaN are what they are.
+
+    >>> held(1e38), held(-1e39), held(math.inf)
+    (True, False, True)
+    """
+    return abs(number) <= LARGEST_FLOAT or not math.isfinite(number)
 
 
 def _inside(value: Any, bound: str) -> bool:

@@ -79,7 +79,7 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
         block, sent = answer.block, answer.sent
         notes.write(block.index, select.note(block, sent) | topology.place(memory, block, centers, sent))
         for name in exchange.sends:
-            aggregate.add(heard[name], exchange.up(notes.stacks, block, name), sent[name])
+            aggregate.add(heard[name], exchange.up(notes.stacks, block, name), sent[name], block)
         kept.write(block.index, answer.kept)  # nothing of a block is held when the next one is mixed
         blocks.append(block)
 

@@ -118,3 +118,8 @@ def test_a_peer_that_does_other_work_is_an_error(peers: Peers, tmp_path: Path) -
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'on_loop.py' in str(sys.orig_argv):\n{hindered}")
     code, said = peers(f"--peers loop --path-loop {tmp_path}")
     assert code == 1 and "not the same work" in "".join(said)
+
+
+def test_many_clients_are_timed(script: Script) -> None:
+    (line,) = script("many", "fesem 24 k=2 warm_up=1")
+    assert line.startswith("fesem, 24 clients: ") and "MiB" in line

@@ -281,3 +281,10 @@ def test_partitions_refuse_what_they_cannot_deal() -> None:
         Natural()(few, 0)
     with pytest.raises(UsageError, match="valid must be a fraction"):
         deal(few, Iid(2), valid=1.0)
+
+
+@pytest.mark.parametrize("partition", [Iid(3), Quantity(3)])
+def test_examples_with_several_targets_are_dealt(partition: Partition) -> None:
+    pool = Pool("several", torch.arange(12.0)[:, None], torch.eye(4)[torch.arange(12) % 4], tuple("abcd"))
+    dealt = partition(pool, 0)
+    assert dealt.client is not None and torch.unique(dealt.client).tolist() == [0, 1, 2]

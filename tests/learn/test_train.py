@@ -82,3 +82,20 @@ def test_only_the_names_that_are_trained_change(executor: Any, blobs: Make) -> N
     run, cohort = executor(task, federation.train), cohort_of(federation.train)
     assert run(Train(trains=("private",)), rows_of(task, 2), cohort).keys() == {"private"}
     assert run(Train(), rows_of(task, 2), cohort).keys() == {"model", "private"}
+
+
+@both_executors
+def test_with_inertia_a_client_sends_a_mean_of_its_updates(executor: Any, blobs: Make) -> None:
+    federation = blobs((9, 5))
+    task, split = Task.of(federation, small, dtype=torch.float64), federation.train
+    run, plain, slow = executor(task, split), Train(lr=0.4), Train(lr=0.4, inertia=0.75)
+    rows = rows_of(task, 2) | {name: row.expand(2, -1) for name, row in slow.keeps(task.start()["model"]).items()}
+    before = torch.zeros_like(rows["model"])
+    for round in range(3):
+        cohort, start = cohort_of(split, round=round), rows["model"]
+        moved = run(plain, rows, cohort)["model"] - start
+        rows = rows | run(slow, rows, cohort)
+        before = 0.75 * before + 0.25 * moved
+        torch.testing.assert_close(rows["model"], start + before, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(rows["inertia"], before, rtol=1e-10, atol=1e-10)
+    assert not plain.keeps(before) and slow.trains_like == plain  # fine-tuning has nothing to remember

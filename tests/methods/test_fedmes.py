@@ -559,10 +559,11 @@ def test_what_a_checkpoint_does_not_remember_yet_is_as_it_begins(blobs, tmp_path
     method = hierarchical(cells=SIX, every=2, **TRAINING)
     first = recorded(ready(method, blobs(SIZES), rounds=2), tmp_path / "run")
     memory = {"heard": first.state.memory["heard"]}
-    Folder(tmp_path / "run").save(Checkpoint(replace(first.state, memory=memory), first.tally))
+    whose = first.folder.read_environment()["identity"]
+    Folder(tmp_path / "run").save(Checkpoint(replace(first.state, memory=memory), first.tally), whose)
     first.folder.release()
-    done, _ = went_on(ready(method, blobs(SIZES), rounds=2), Folder(tmp_path / "run"))
-    assert done.state.round == 2 and done.state.memory.keys() == {"heard", "since", "learned"}
+    done, problems = went_on(ready(method, blobs(SIZES), rounds=2), Folder(tmp_path / "run"))
+    assert not problems and done.state.round == 2 and done.state.memory.keys() == {"heard", "since", "learned"}
 
 
 # -- clients that move ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 
 import polycentric as pc
 from polycentric import UsageError
-from polycentric.data import Federation
+from polycentric.data import Federation, mixture
 from polycentric.learn import Choose, candidates
 from polycentric.models import mlp
 from polycentric.round import opened, receive
@@ -175,3 +175,16 @@ def test_choosing_among_more_centers_is_more_work(blobs: Any) -> None:
     for k in (1, 2, 4):
         run = pc.run(pc.ifca(k=k, lr=0.1, epochs=2), blobs(), model=small, rounds=1, fine_tune=0)
         assert run.tally.work["examples"] == pytest.approx((2 + k / 3) * mean)
+
+
+def test_outliers_get_no_center_of_their_own() -> None:
+    groups = pc.load(mixture(k=2, clients=24))
+    how: dict[str, Any] = {"model": "logistic", "rounds": 3, "fine_tune": 0, "attack": pc.LargeNorm(0.2, 30.0)}
+    training: dict[str, Any] = {"k": 2, "first": "clustered", "warm_up": 30, "lr": 0.3, "steps": 1, "batch": None}
+    rule = pc.NearestNeighbours(pc.Median(), 0.4)
+    captured = pc.run(pc.ifca(aggregate=rule, **training), groups, **how).metrics
+    trimmed = pc.run(pc.ifca(aggregate=rule, outliers=0.25, **training), groups, **how).metrics
+    assert captured["ari"] == 0 and trimmed["ari"] == 1
+    assert trimmed["macro_loss"] < 0.1 * captured["macro_loss"]
+    with pytest.raises(pc.UsageError, match=r"outliers=0.2 is of the clustering in round 0"):
+        pc.ifca(outliers=0.2)

@@ -242,8 +242,8 @@ def test_another_rule_serves_both_stages(rotated: Federation, rule: Any) -> None
     [
         ({"k": 0}, "k must be at least 1, got 0"),
         ({"beta": 0.5}, r"beta must be in \[0, 0.5\), got 0.5"),
-        ({"restarts": 0}, "restarts must be at least 1, got 0"),
-        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"restarts": 0}, r"restarts must be in \[1, 10000\], got 0"),
+        ({"iterations": 0}, r"iterations must be in \[1, 10000\], got 0"),
         ({"seeding": "luck"}, "seeding must be kmeans\\+\\+ or random, got 'luck'"),
         ({"warm_up": 0}, "epochs must be at least 1, got 0"),
     ],

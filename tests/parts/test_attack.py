@@ -21,6 +21,8 @@ from polycentric.stacks.cohort import Cohort
 from support import Make, small, went_on
 
 ATTACKS = [pc.NotANumber(0.4), pc.SignFlip(0.4, 3.0), pc.LargeNorm(0.4), pc.SameValue(0.4, 7.0), pc.LabelFlip(0.4)]
+ATTACKS += [pc.Zeros(0.4), pc.Stale(0.4), pc.OneCoordinate(0.4)]
+ATTACKS += [pc.LittleIsEnough(0.4), pc.InnerProduct(0.4), pc.Collusion(0.4)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: type(a).__name__)
 SIZES = (12, 7, 9, 5, 11)
 TRAINING: dict[str, Any] = {"lr": 0.05, "epochs": 2, "batch": 5}
@@ -81,6 +83,43 @@ def test_a_lie_is_its_formula(blobs: Make) -> None:
     noise = torch.stack([sent(run)[k] - honest[k] for k in attackers(run)]) / 10
     assert abs(float(noise.mean())) < 0.5 and 0.7 < float(noise.std()) < 1.3
     assert not torch.allclose(noise[0], noise[1])
+
+
+def test_a_stale_row_one_number_and_zeros_are_what_they_say(blobs: Make) -> None:
+    federation = blobs(SIZES)
+    honest, first = sent(ready(federation, None), 2), ready(federation, None).state.centers["model"][0]
+    run = ready(federation, pc.Stale(0.4))
+    assert all(torch.equal(sent(run, 2)[k], first) for k in attackers(run))  # in the third round, too
+    run = ready(federation, pc.Zeros(0.4))
+    assert not any(bool(sent(run)[k].any()) for k in attackers(run))
+    run, honest = ready(federation, pc.OneCoordinate(0.4, 50.0)), sent(ready(federation, None))
+    off = torch.stack([sent(run)[k] - honest[k] for k in attackers(run)])
+    torch.testing.assert_close(off.sum(1), torch.full((2,), 50.0).double())
+    assert ((off.abs() > 1e-9).sum(1) == 1).all() and (off.argmax(1) == off[0].argmax()).all()
+    run = ready(federation, pc.Honest(0.4))
+    assert all(torch.equal(row, honest[k]) for k, row in sent(run).items()) and len(attackers(run)) == 2
+
+
+@pytest.mark.parametrize("block", [None, 2])
+def test_those_who_know_send_one_update_made_of_the_honest_ones(blobs: Make, block: int | None) -> None:
+    federation = blobs(SIZES)
+    truth, start = sent(ready(federation, None)), ready(federation, None).state.centers["model"][0]
+
+    def update(attack: Attack) -> Tensor:
+        run = ready(federation, attack, block=block)
+        first, *others = (sent(run)[k] - start for k in attackers(run))
+        assert len(others) == 1 and all(torch.equal(first, other) for other in others)
+        return first
+
+    bad = attackers(ready(federation, pc.Honest(0.4)))
+    honest = torch.stack([truth[k] - start for k in range(5) if k not in bad])
+    mean, std = honest.mean(0), (honest - honest.mean(0)).square().mean(0).sqrt()
+    torch.testing.assert_close(update(pc.LittleIsEnough(0.4, 1.5)), mean - 1.5 * std)
+    torch.testing.assert_close(update(pc.InnerProduct(0.4, 0.3)), -0.3 * mean)
+    # z of five clients, two of them attackers: s = floor(5 / 2 + 1) - 2 = 1, Phi^-1((3 - 1) / 3)
+    torch.testing.assert_close(update(pc.LittleIsEnough(0.4)), mean - 0.4307272992954576 * std)
+    way = update(pc.Collusion(0.4, 3.0))
+    torch.testing.assert_close(way.norm(), 3 * honest.norm(dim=1).mean())
 
 
 def test_noise_is_new_in_every_round(blobs: Make) -> None:
@@ -163,7 +202,7 @@ def test_scores_are_those_of_the_honest_clients(attack: Attack, blobs: Make) -> 
 
 
 def test_nan_is_dropped_counted_and_never_a_center(blobs: Make) -> None:
-    for method in (pc.tkm(k=2, **TRAINING), pc.fesem(k=2, **TRAINING), pc.fedavg(**TRAINING)):
+    for method in (pc.tkm(k=2, beta=0.4, **TRAINING), pc.fesem(k=2, **TRAINING), pc.fedavg(**TRAINING)):
         run = pc.run(method, blobs(SIZES), model=small, rounds=3, attack=pc.NotANumber(0.4))
         assert run.summary()["dropped"] == 3 * 2
         assert bool(run.state.centers["model"].isfinite().all())
@@ -201,6 +240,8 @@ def test_an_attacked_run_resumes_under_the_same_attack_only(blobs: Make, tmp_pat
         ("large-norm", pc.LargeNorm()),
         ("same-value(value=5)", pc.SameValue(value=5.0)),
         ("label-flip(share=0.05)", pc.LabelFlip(0.05)),
+        ("alie(share=0.1, z=1.5)", pc.LittleIsEnough(0.1, 1.5)),
+        ("ipm(eps=5)", pc.InnerProduct(eps=5.0)),
         (None, None),
         ("none", None),
     ],

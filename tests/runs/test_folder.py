@@ -17,6 +17,7 @@ from polycentric.method import State
 from polycentric.runs import checkpoint
 from polycentric.runs.checkpoint import Checkpoint, Tally
 from polycentric.runs.folder import Folder
+from polycentric.runs.forms import check_of
 
 LAW = settings(max_examples=25)
 
@@ -146,7 +147,8 @@ def test_the_newest_is_loaded_and_only_the_last_three_are_kept(tmp_path):
     folder = begun(tmp_path / "run", range(1, 8))
     assert folder.load()[0].state.round == 7
     kept = {f"checkpoints/round-{r:06d}.{kind}" for r in (5, 6, 7) for kind in ("json", "safetensors")}
-    assert files(folder.path) == kept  # and no temporary file
+    lines = {"metrics.jsonl", "checkpoints/history.jsonl"}
+    assert files(folder.path) == kept | lines  # and no temporary file
 
 
 def test_a_checkpoint_may_be_written_again(tmp_path):
@@ -168,6 +170,52 @@ def test_metrics_are_rewound_to_a_checkpoint(tmp_path):
     assert (folder.path / "metrics.jsonl").read_bytes() == long  # the very bytes
 
 
+def test_a_manifest_is_as_long_after_many_rounds_as_after_few(tmp_path):
+    folder = begun(tmp_path / "run", (10, 500))
+    few, many = (len((folder.path / f"checkpoints/round-{r:06d}.json").read_text()) for r in (10, 500))
+    assert many <= few + 20  # a few digits
+    assert folder.load()[0].history == a_checkpoint(500).history  # it is in metrics.jsonl
+
+
+def test_an_older_checkpoint_takes_its_own_rows_of_metrics(tmp_path):
+    folder = begun(tmp_path / "run", (2, 4))
+    (folder.path / "checkpoints/round-000004.safetensors").unlink()
+    assert same(folder.load()[0], a_checkpoint(2))
+
+
+@pytest.mark.parametrize("damage", [lambda text: text.replace("0.14", "0.41"), lambda text: text[:40], lambda text: ""])
+def test_metrics_that_were_changed_are_noticed(tmp_path, damage):
+    folder = begun(tmp_path / "run", (4,))
+    right = folder.load()[0].history
+    for name, other in (("metrics.jsonl", "checkpoints/history.jsonl"), ("checkpoints/history.jsonl", "metrics.jsonl")):
+        path = folder.path / name
+        whole = path.read_text()
+        path.write_text(damage(whole))
+        assert folder.load()[0].history == right  # from the other
+        (folder.path / other).write_text(damage(whole))
+        found, problems = folder.load()
+        assert found is None and "metrics.jsonl and checkpoints/history.jsonl were changed" in problems[0]
+        for each in (name, other):
+            (folder.path / each).write_text(whole)
+
+
+def test_the_last_row_may_be_left_out_where_more_rounds_were_asked_for(tmp_path):
+    folder = begun(tmp_path / "run", (4,))
+    folder.rewind_metrics(a_checkpoint(4).history[:-1])
+    assert folder.load()[0].history == a_checkpoint(4).history[:-1]
+
+
+def test_a_manifest_of_an_earlier_version_has_its_history_in_it(tmp_path):
+    folder, old = begun(tmp_path / "run", (4,)), a_checkpoint(4)
+    path = folder.path / "checkpoints/round-000004.json"
+    manifest = json.loads(path.read_text())
+    del manifest["metrics"], manifest["check"]
+    manifest["history"] = list(old.history)
+    path.write_text(json.dumps(manifest | {"check": check_of(manifest)}))
+    (folder.path / "metrics.jsonl").unlink()
+    assert same(folder.load()[0], old)
+
+
 def test_the_best_state_comes_back_bit_for_bit(tmp_path):
     folder = Folder.new(tmp_path / "run")
     folder.save_best(a_checkpoint(3).state)
@@ -181,7 +229,9 @@ def test_a_damaged_best_state_is_refused(tmp_path):
     folder.save_best(a_checkpoint(3).state)
     path = folder.path / "best.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\0x")
-    with pytest.raises(UsageError, match=f"^the best model of {folder.path} is damaged: its digest is wrong$"):
+    with pytest.raises(
+        UsageError, match=f"^the best model of {folder.path} is damaged: its digest is wrong; to train it again, "
+    ):
         folder.load_best()
 
 
@@ -317,6 +367,7 @@ BROKEN = {
 def test_a_disk_that_fails_is_named_and_the_last_good_checkpoint_stays(tmp_path, monkeypatch, broken):
     folder = begun(tmp_path / "run")
     where, name, fails, reason = BROKEN[broken]
+    folder.append_metrics(a_checkpoint(3).history[-1])
     with monkeypatch.context() as patch:
         patch.setattr(where, name, fails)
         with pytest.raises(UsageError) as wrong:
@@ -384,17 +435,4 @@ def test_a_process_that_dies_while_it_forgets_a_checkpoint_leaves_nothing_for_go
         with pytest.raises(KeyboardInterrupt):
             folder.save(a_checkpoint(4))
     folder.save(a_checkpoint(4))
-    assert {Path(name).name[:12] for name in files(folder.path)} == {f"round-00000{n}" for n in (2, 3, 4)}
-
-
-def test_a_run_that_was_ended_before_it_had_begun_is_begun_again(tmp_path):
-    path = tmp_path / "run"
-    Folder.new(path)
-    for name in ("lock.json", "config.json", ".environment.json.1.tmp"):  # as it is killed a little later
-        (path / name).write_text("{}")
-        with pytest.raises(UsageError, match=r"nothing of it is lost: type its `polycentric run` again, with --out"):
-            Folder.open(path)
-        assert Folder.new(path).path == path
-    (path / "notes.txt").write_text("somebody else's")
-    with pytest.raises(UsageError, match="exists already and is not overwritten"):
-        Folder.new(path)
+    assert {name[:12] for name in files(folder.path / "checkpoints")} == {f"round-00000{n}" for n in (2, 3, 4)}

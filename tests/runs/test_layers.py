@@ -51,12 +51,12 @@ def test_the_manifest_alone_is_enough_to_slice_a_row(tmp_path: Path, blobs: Make
 
 
 def test_a_checkpoint_that_does_not_say_is_read_all_the_same(tmp_path: Path, blobs: Make) -> None:
-    from polycentric.runs.checkpoint import _check_of
+    from polycentric.runs.forms import check_of
 
     done = pc.run(pc.fedavg(), blobs(), model=small, rounds=1, fine_tune=0, out=tmp_path / "run")
     (manifest,) = (tmp_path / "run" / "checkpoints").glob("*.json")
     old = {k: v for k, v in json.loads(manifest.read_text()).items() if k not in ("layout", "check")}
-    manifest.write_text(json.dumps(old | {"check": _check_of(old)}))
+    manifest.write_text(json.dumps(old | {"check": check_of(old)}))
     found = pc.open(tmp_path / "run", federation=done.federation, model=small)
     assert torch.equal(found.state.centers["model"], done.state.centers["model"])
     with pytest.raises(pc.UsageError, match="did not say which layer is where"):

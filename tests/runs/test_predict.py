@@ -252,7 +252,7 @@ def test_a_frame_and_the_command_need_no_more_than_the_folder(framed: Path, tmp_
     ]
     (tmp_path / "new.csv").write_text("\n".join(rows) + "\n")
     told = say("predict", str(framed), str(tmp_path / "new.csv"))
-    assert told.code == 0 and told.out == found.table()
+    assert told.code == 0 and told.out == found.table().replace("\r\n", "\n")
     assert say("export", str(framed), "--format", "torch-export", "--out", str(tmp_path / "models")).code == 0
     assert "client is chosen" not in say("predict", str(framed), str(tmp_path / "new.csv"), "--client", "b").err
     assert say("personalize", str(framed)).code == 2  # which trains, and so needs the examples

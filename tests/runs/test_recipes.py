@@ -183,8 +183,8 @@ def test_every_method_builds_from_nothing_and_from_its_own_defaults(name):
 # -- what is wrong is named ----------------------------------------------------------------------------------
 
 KNOWN = (
-    "aggregate, batch, center, cut, decay, epochs, equal, lr, momentum, optimizer, privacy, select, steps, stragglers, "
-    "terms, weight_decay"
+    "aggregate, batch, center, cut, decay, epochs, equal, inertia, lr, momentum, optimizer, privacy, select, steps, "
+    "stragglers, terms, weight_decay"
 )
 MISTAKES = [
     ("fedavgg", {}, f"unknown method 'fedavgg': did you mean 'fedavg'? Known: {', '.join(sorted(METHODS))}"),

@@ -63,7 +63,8 @@ def test_a_mistake_in_the_settings_is_named(values, text):
 
 def test_a_key_nobody_knows_is_told_apart_by_its_file():
     with pytest.raises(
-        UsageError, match=r"^unknown key in a\.toml 'round': did you mean 'rounds'\? Known: attack, augment, block, "
+        UsageError,
+        match=r"^unknown key in a\.toml 'round': did you mean 'rounds'\? Known: alone, attack, augment, ",
     ):
         Settings.of({"method": "fedavg", "round": 3}, "a.toml")
 

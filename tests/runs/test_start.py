@@ -229,13 +229,16 @@ def test_settings_that_were_changed_are_refused(key: str, value: Any, tmp_path: 
         pc.open(tmp_path / "run")
 
 
-def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["resume"], ["personalize", "--steps", "0"]])
+def test_a_checkpoint_of_another_run_is_refused(command: list[str], tmp_path: Path, capsys: Any) -> None:
     for seed in (0, 1):
         pc.run("fedavg", "digits", clients=4, data_seed=0, seed=seed, out=tmp_path / f"{seed}", **FEW)
     for file in (tmp_path / "1/checkpoints").glob("round-000003*"):
         (tmp_path / "0/checkpoints" / file.name).write_bytes(file.read_bytes())
-    found, problems = Folder(tmp_path / "0").load(run=Folder(tmp_path / "0").read_json("environment.json")["identity"])
-    assert found is not None and found.state.round == 2 and "belongs to another run" in problems[0]
+    before = files(tmp_path / "0")
+    assert outcome([command[0], str(tmp_path / "0"), *command[1:]]) == 2
+    assert "round-000003" in (said := capsys.readouterr().err) and "belongs to another run" in said
+    assert files(tmp_path / "0") == before
 
 
 # -- comparing -----------------------------------------------------------------------------------------------

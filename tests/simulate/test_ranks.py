@@ -398,7 +398,8 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
     assert len(found.history) == found.state.round + 1
 
     rounds = found.state.round + 2  # as if the run had been asked for a few rounds more
-    folder.write_json("config.json", folder.read_json("config.json") | {"rounds": rounds})
+    settings, needs = folder.read_config()
+    folder.write_config(settings.changed(rounds=rounds), needs)
     with started(["-m", "polycentric", "resume", "run", "--json"], cwd=tmp_path) as ranks:
         (code, out, error), (other, nothing, silent) = ended(ranks)
     assert (code, other, nothing, silent) == (0, 0, "", ""), error + silent

@@ -174,6 +174,13 @@ def test_clusters_show_their_sizes_and_who_moved() -> None:
     assert topology.assignment(memory) is memory["assignment"]
 
 
+def test_honest_clients_at_a_center_of_attackers_are_counted() -> None:
+    memory = Clusters(3).remembers(6) | {"assignment": torch.tensor([0, 0, 0, 1, 1, 2])}
+    honest = torch.tensor([True, True, False, True, True, False])
+    assert Clusters(3).shows(view(memory, honest=honest))["among_attackers"] == 2
+    assert "among_attackers" not in Clusters(3).shows(view(memory))
+
+
 def test_known_groups_are_compared_with_those_of_the_honest() -> None:
     memory = Splitting().remembers(4) | {"assignment": torch.tensor([1, 1, 2, 1])}
     group, honest = torch.tensor([0, 0, 1, 1]), torch.tensor([True, True, True, False])

@@ -48,7 +48,7 @@ def compare(
     """
     from ..errors import require, unknown
     from ..runs.grid import compared, known
-    from ..runs.paired import is_less, reference_of, unequal, with_differences, with_who
+    from ..runs.paired import reference_of, unequal, with_differences, with_who
     from ..runs.settings import pairs
     from .screen import counting, say
     from .tables import FORMATS
@@ -57,7 +57,7 @@ def compare(
         raise unknown("format", form, FORMATS)
     require(not as_json or form in ("table", "json"), f"--json and --format {form} are two formats: drop one of them")
     methods, own = list(dict.fromkeys(methods)), pairs(options.pop("set", []))
-    reference = reference_of(methods, against)
+    reference_of(methods, against)  # refused before anything runs
     names = {method: _method_of(method, trust) for method in methods}
     _all_used(list(names.values()), own)
     cells = [
@@ -67,11 +67,7 @@ def compare(
     ]
     with interruptible(), counting("compare", len(cells), quiet or as_json or form != "table") as progress:
         rows = compared(cells, out, jobs, progress, methods * seeds)
-    rows = with_differences(rows, cells, against, by)
-    for place, row in enumerate(rows):
-        if row["difference"]:
-            full = with_who(row, rows[reference], is_less(row["difference"]["metric"], cells))
-            rows[place] = full if who else {key: value for key, value in full.items() if key != "who"}
+    rows = with_who(with_differences(rows, cells, against, by), cells, each=who)
     for line in unequal(rows, cells, work=not unequal_work):
         say(f"note: {line}")
     _told(rows, seeds, cells[0], "json" if as_json else form, who)
@@ -85,7 +81,7 @@ def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, wh
     if form == "json":
         screen.tell({"data": first.data, "rounds": first.rounds, "seeds": seeds, "methods": rows})
     elif form == "csv":
-        print(tables.as_csv(tables.gains_csv(rows) if who else tables.comparison_csv(rows)), end="")
+        screen.write(tables.as_csv(tables.gains_csv(rows) if who else tables.comparison_csv(rows)))
     elif form == "table":
         for table in tables.comparison_tables(rows, seeds, first):
             screen.stdout.print(table)
@@ -96,9 +92,9 @@ def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, wh
     else:
         written, mark = (tables.markdown, "- ") if form == "markdown" else (tables.latex, "% ")
         shown = [tables.comparison(rows, seeds, first), *([tables.gains(rows)] if who else [])]
-        print("\n\n".join([written(shown[0]), *(["\n".join(mark + line for line in told)] if told else [])]))
+        screen.write("\n\n".join([written(shown[0]), *(["\n".join(mark + line for line in told)] if told else [])]))
         for other in shown[1:]:
-            print(f"\n{written(other)}")
+            screen.write(f"\n{written(other)}")
 
 
 def _method_of(name: str, trust: bool) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +17,6 @@ def run(
     options: dict[str, Any],
     out: Out = None,
     wait: Wait = 600.0,
-    alone: Annotated[
-        bool,
-        typer.Option(
-            "--alone", help="Also train every client alone, and report the share of clients that do better alone."
-        ),
-    ] = False,
     trust: Trust = False,
     track: Track = None,
     as_json: AsJson = False,
@@ -43,13 +35,12 @@ def run(
       torchrun --standalone --nproc-per-node 2 -m polycentric run fedavg --rounds 20
     """
     from ..runs.folder import Folder
-    from ..runs.metrics import plain
     from ..runs.start import attach_folder, prepared
     from ..runs.trackers import tracker
     from ..simulate.ranks import join_ranks
     from .screen import progress
 
-    with ExitStack() as alone_there, join_ranks(wait) as ranks:
+    with join_ranks(wait) as ranks:
         folder, hidden = None, quiet or as_json or not ranks.first
         with ranks.together():
             asked = settings_of(method, options, check=False, trust=trust)  # it is built right away
@@ -58,18 +49,13 @@ def run(
             if ranks.first:
                 name = f"{asked.method}-{made.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
                 folder = Folder.new(out) if out else Folder.fresh(Path("runs"), name)
-                alone_there.enter_context(folder.alone())
                 attach_folder(made, folder)
                 made.callbacks += tuple(trackers)
         again = f"polycentric resume {ranks.text(str(folder.path) if folder else '')}"  # any rank may have to say it
         with progress(asked.method, asked.rounds, quiet=hidden) as watching, interruptible(again):
             made.callbacks += watching
             made.go()
-        below = _share_below_alone(asked, made, hidden) if alone else None
         summary = made.summary() if folder else {}
-        if folder and below is not None:
-            summary["metrics"] |= plain({"share_below_alone": below})
-            folder.write_json("summary.json", summary)
     if folder:  # else another rank speaks for all
         _told(summary, folder, as_json)
 
@@ -97,13 +83,16 @@ def resume(
     from .screen import progress, say
 
     with join_ranks(wait) as ranks:
-        opened, wanted, summary, hidden = None, 0, {}, quiet or as_json or not ranks.first
+        opened, begun, wanted, summary, damaged, hidden = None, 0, 0, {}, [], quiet or as_json or not ranks.first
         with ranks.together():
             if ranks.first:
                 opened, trackers = Folder.open(folder), [tracker(name) for name in track or ()]
-                wanted = max(opened.read_config(trust)[0].rounds, rounds or 0)
-                summary = opened.read_json("summary.json") if opened.finished else {}
-        done = ranks.text("yes" if summary.get("stopped") or summary.get("rounds", -1) >= wanted else "no")
+                begun = opened.read_config(trust)[0].rounds
+                wanted = max(begun, rounds or 0)
+                damaged = opened.damaged() if opened.finished else []
+                summary = opened.read_summary() if opened.finished and not damaged else {}
+        enough = "metrics" in summary and (summary.get("stopped") or wanted == begun)
+        done = ranks.text("yes" if enough else "no")
         if done == "no":
             with (
                 progress(f"resume {folder.name}", wanted, quiet=hidden) as watching,
@@ -113,6 +102,7 @@ def resume(
                 ended.callbacks += (*watching, *(trackers if opened else ()))
                 ended.go()
             summary = ended.summary()
+            problems += [f"{name} was changed since the run ended, and is written again" for name in damaged]
     if opened is None:  # another rank speaks for all
         return
     if done == "yes":
@@ -181,27 +171,6 @@ def clusters(
     say(f"clients of each cluster: {sizes}{known}")
 
 
-def _share_below_alone(asked: Any, ran: Any, quiet: bool) -> float:
-    """Train every client alone under the same training, and compare."""
-    from ..runs.grid import known
-    from ..runs.loop import trainer_of
-    from ..runs.metrics import share_below
-    from ..runs.start import Given, prepared
-    from .screen import progress
-
-    own = known("nofed", asked.set)
-    if train := trainer_of(ran.method):  # also what the method's clients do by default: so many steps, perhaps
-        trains = {f.name: getattr(train, f.name) for f in fields(train) if f.name not in ("trains", "terms")}
-        own = own | trains
-        del own["epochs" if train.steps else "steps"]
-    lonely = asked.changed(method="nofed", set=own, patience=None, fine_tune=0)
-    made = prepared(lonely, Given(federation=ran.federation), ran.clients.ranks)
-    with progress("nofed", asked.rounds, quiet=quiet) as watching:
-        made.callbacks += watching
-        made.go()
-    return share_below(ran.now.counted(ran.scores["in_use"]), ran.now.counted(made.scores["in_use"]))
-
-
 def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
     from .screen import bytes_, say, stdout, summary_table, tell
 
@@ -209,7 +178,7 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
         tell(summary)
         return
     stdout.print(summary_table(summary))
-    config = folder.read_json("config.json")
+    config = folder.read_values()
     clock = str(config.get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"

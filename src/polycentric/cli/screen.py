@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from ..learn.execute.compiled import on_compile
@@ -18,9 +19,34 @@ from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
 from ..runs.paired import base_of, leading
 
+
+class Printable(Console):
+    """A console for words of others: of their codes that a terminal would obey, none reaches it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The same, but for letters that cannot be printed."""
+        for segment in super().render(renderable, options):
+            whole = segment.control or segment.text == "\n" or segment.text.isprintable()
+            yield segment if whole else Segment(printable(segment.text), segment.style)
+
+
 # What is shown are names and paths of the user's, in which [brackets] and :colons: mean nothing.
-stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
-stdout = Console(markup=False, emoji=False, highlight=False)
+stderr = Printable(stderr=True, markup=False, emoji=False, highlight=False)
+stdout = Printable(markup=False, emoji=False, highlight=False)
+
+
+def printable(text: str) -> str:
+    """A text without codes that a terminal would obey; lines stay lines.
+
+    >>> printable("a\\x1b[31mb\\r\\nc")
+    'a?[31mb\\nc'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text.replace("\r\n", "\n"))
+
+
+def write(text: str) -> None:
+    """Lines on stdout as they are, but printable."""
+    print(printable(text), end="" if text.endswith("\n") else "\n")
 
 
 def say(line: str) -> None:

@@ -39,7 +39,7 @@ def export(
       polycentric export runs/first --client 3 --format torch-export --out models
     """
     from ..runs.start import open as open_run
-    from .screen import say, tell
+    from .screen import say, tell, write
 
     how: dict[str, Any] = {"client": client, "center": center, "all": every, "format": format}
     written = open_run(run, trust=trust, examples=False).export(**how, out=out, force=force)
@@ -50,7 +50,7 @@ def export(
     for one in written:
         checked = f"the run's outputs on {one.checked} examples, off by at most {one.off:.1g}"
         say(f"written: {one.path}; {checked if one.checked else 'not run here'}")
-    print(written[0].lines)
+    write(written[0].lines)
 
 
 def predict(
@@ -69,7 +69,7 @@ def predict(
     """
     from ..errors import UsageError
     from ..runs.start import open as open_run
-    from .screen import say, tell
+    from .screen import say, tell, write
 
     if out is not None and out.exists() and not force:
         raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
@@ -83,7 +83,7 @@ def predict(
         tell(about | {"scores": told, "predictions": list(found.rows()), "said": list(found.said)})
         return
     if out is None:
-        print(found.table(), end="")
+        write(found.table())
     for line in found.said:
         say(line)
     if told:

@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..errors import UsageError, require
+from ..language.files import opened, why
 
 AnyArray = NDArray[Any]
 Arrays = dict[str, AnyArray]
@@ -38,7 +39,7 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UsageError(f"there is no file '{path}'; check the path") from error
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds on damaged bytes
-        reason = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
+        reason = why(error).splitlines()[0][:120]
         raise UsageError(f"{path.name} cannot be read ({reason}); it may be damaged: get it again") from error
 
 
@@ -65,18 +66,18 @@ def shapes(path: Path, wanted: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     require(not path.is_dir(), f"{path.name} is a folder, not an .npz file")
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         require(stream.read(2) == b"PK", f"{path.name} is not an .npz file (a zip of arrays); get it again")
-    archive = zipfile.ZipFile(path)
-    if "boxes.npy" in archive.namelist():
-        archive.close()
-        raise UsageError(
-            f"{path.name} holds boxes in frames: a detection set, but here every example has one label; "
-            "choose another data set"
-        )
-    return archive
+        with zipfile.ZipFile(stream) as archive:
+            require(
+                "boxes.npy" not in archive.namelist(),
+                f"{path.name} holds boxes in frames: a detection set, but here every example has one label; "
+                "choose another data set",
+            )
+            yield archive
 
 
 def _header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -23,6 +23,17 @@ class Partition(Protocol):
         ...
 
 
+def enough(pool: Pool, clients: int) -> Tensor:
+    """Which examples are for training, (examples,); refused where there are fewer of them than clients."""
+    train = for_training(pool)
+    require(
+        int(train.sum()) >= clients,
+        f"data '{pool.name}' have {int(train.sum())} training examples for {clients} clients; "
+        f"ask for at most {int(train.sum())} clients",
+    )
+    return train
+
+
 def shared_out(pool: Pool, clients: int, stratum: Tensor, share: Tensor, seed: int) -> Pool:
     """Deal the examples of every stratum in given proportions, the training and the test part alike.
 
@@ -30,12 +41,7 @@ def shared_out(pool: Pool, clients: int, stratum: Tensor, share: Tensor, seed: i
         stratum: which of the rows of `share` an example goes by, (examples,).
         share: proportions, rows sum to 1, (strata, clients).
     """
-    train = for_training(pool)
-    require(
-        int(train.sum()) >= clients,
-        f"data '{pool.name}' have {int(train.sum())} training examples for {clients} clients; "
-        f"ask for at most {int(train.sum())} clients",
-    )
+    train = enough(pool, clients)
     client = torch.empty(len(stratum), dtype=torch.int64)
     for purpose, mask in (("train", train), ("test", ~train)):
         examples = mask.nonzero()[:, 0]

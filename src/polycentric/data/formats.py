@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
+from ..language.files import opened, read_bytes, read_text
 from .archive import LIMIT, AnyArray, reading
 from .federation import Pool
 from .npz_file import finite, labels, printable, renumbered
@@ -83,7 +84,7 @@ def idx_files(folder: Path) -> dict[tuple[str, str, str], Path]:
 
 def _idx_file(path: Path, n_sides: int, limit: int) -> AnyArray:
     packed = path.suffix == ".gz"
-    with reading(path), gzip.open(path) if packed else path.open("rb") as stream:
+    with reading(path), opened(path) as file, gzip.open(file) if packed else file as stream:
         size = path.stat().st_size * (1_100 if packed else 1)  # deflate cannot unpack to more
         head = stream.read(4 + 4 * n_sides)
         require(len(head) == 4 + 4 * n_sides, f"{path.name} is cut short in its header; get it again")
@@ -151,14 +152,14 @@ def _cifar_rows(path: Path, width: int, limit: int) -> AnyArray:
         size = path.stat().st_size
         require(size <= limit, f"{path.name} has {size:,} bytes, more than the limit of {limit:,}; pass limit=")
         require(size % width == 0, f"{path.name} has {size:,} bytes, not a multiple of {width:,}; get it again")
-        return np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, width)
+        return np.frombuffer(read_bytes(path, limit), np.uint8).reshape(-1, width)
 
 
 def _cifar_names(path: Path, known: tuple[str, ...]) -> tuple[str, ...]:
     if not path.is_file():
         return known
     with reading(path):
-        names = printable(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+        names = printable(line.strip() for line in read_text(path, 1 << 20).splitlines() if line.strip())
     return names if len(names) == len(known) else known
 
 

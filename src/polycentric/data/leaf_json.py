@@ -14,7 +14,6 @@ Reference: Caldas et al., LEAF: a benchmark for federated settings, 2018.
 
 from __future__ import annotations
 
-import json
 import re
 import string
 import zlib
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
+from ..language.files import parsed, read_bytes
 from .archive import LIMIT, reading
 from .federation import Pool
 from .formats import CHARACTERS
@@ -67,7 +67,7 @@ def leaf(path: str | Path, *, size: tuple[int, int] = (84, 84), limit: int = LIM
     test: list[bool] = []
     for part, files in parts.items():
         for file in files:
-            for user, (user_x, user_y) in _users(file).items():
+            for user, (user_x, user_y) in _users(file, limit).items():
                 client += [index.setdefault(user, len(index))] * len(user_y)
                 test += [part == "test"] * len(user_y)
                 all_x += user_x
@@ -89,10 +89,10 @@ def leaf_files(root: Path) -> dict[str, list[Path]]:
     return {"all": files} if files else {}
 
 
-def _users(path: Path) -> dict[str, tuple[list[Any], list[Any]]]:
+def _users(path: Path, limit: int) -> dict[str, tuple[list[Any], list[Any]]]:
     """The examples of every user in one file."""
     with reading(path):
-        content = json.loads(path.read_bytes())
+        content = parsed(read_bytes(path, limit))
         good = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
         require(good, f"{path.name} is not in LEAF's form: it has no user_data; see users, num_samples, user_data")
         users = content.get("users", list(content["user_data"]))

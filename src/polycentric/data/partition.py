@@ -33,6 +33,7 @@ from .dealing import (
     check_labels,
     check_real,
     crossed,
+    enough,
     for_training,
     hashed,
     shared_out,
@@ -98,8 +99,9 @@ class Iid:
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt."""
+        enough(pool, self.clients)  # before anything is as long as they are many
         share = torch.full((1, self.clients), 1 / self.clients, dtype=torch.float64)
-        return shared_out(pool, self.clients, torch.zeros_like(pool.y, dtype=torch.int64), share, seed)
+        return shared_out(pool, self.clients, torch.zeros(len(pool.y), dtype=torch.int64), share, seed)
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,11 @@ class Quantity:
 
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt."""
-        n = int(for_training(pool).sum())
+        n = int(enough(pool, self.clients).sum())
         rank = 1 + draw.bits(seed, "quantity", torch.arange(self.clients)).argsort().argsort()
         share = rank.double() ** -self.skew
         share = (1 + max(n - self.clients, 0) * share / share.sum()) / max(n, self.clients)
-        stratum = torch.zeros_like(pool.y, dtype=torch.int64)
+        stratum = torch.zeros(len(pool.y), dtype=torch.int64)
         return shared_out(pool, self.clients, stratum, share[None], seed)
 
 
@@ -186,6 +188,7 @@ class Dirichlet:
             f"Dirichlet: {int(train.sum())} training examples of '{pool.name}' do not give "
             f"{self.clients} clients {self.at_least} each; ask for fewer clients",
         )
+        enough(pool, self.clients)
         for attempt in range(_ATTEMPTS):
             source = np.random.default_rng(draw.seed_of(seed, "dirichlet", attempt))
             share = source.dirichlet(np.full(self.clients, self.alpha), len(pool.classes))
@@ -269,6 +272,7 @@ class Classes:
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt."""
         check_labels("Classes", pool)
+        enough(pool, self.clients)
         n_classes, client = len(pool.classes), torch.arange(self.clients)
         require(
             self.per_client <= n_classes,

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UsageError, require
+from ..language.files import opened
 from .archive import LIMIT
 
 Bytes = NDArray[np.uint8]
@@ -91,9 +92,11 @@ def as_bytes(image: Image.Image) -> Bytes:
 
 
 def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | None = None) -> Bytes:
-    stream = picture if isinstance(picture, Path) else io.BytesIO(bytes(picture))
     try:
-        with Image.open(stream, formats=FORMATS) as image:
+        with (
+            opened(picture) if isinstance(picture, Path) else io.BytesIO(bytes(picture)) as stream,
+            Image.open(stream, formats=FORMATS) as image,
+        ):
             good = image.width * image.height <= LARGEST
             require(good, f"{name} has {image.width}x{image.height} pixels, more than {LARGEST:,}; make it smaller")
             return as_bytes(image if size is None else image.resize(size[::-1], Image.Resampling.BILINEAR))

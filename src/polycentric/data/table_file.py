@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, require
+from ..language.files import opened, read_bytes
 from .archive import reading
 from .npz_file import printable
 
@@ -67,7 +68,7 @@ def read_sheet(path: str | Path, *, limit: int = MOST_BYTES) -> Sheet:
     path = Path(path)
     with reading(path):
         require(path.exists(), f"there is no file '{path}'; check the path")
-        require(path.is_file(), f"'{path}' is a folder, not a table")
+        require(not path.is_dir(), f"'{path}' is a folder, not a table")
         return _parquet(path, limit) if path.suffix.lower() == ".parquet" else _csv(path, limit)
 
 
@@ -143,7 +144,7 @@ def _checked(name: str, header: list[str]) -> list[str]:
 def _csv(path: Path, limit: int) -> Sheet:
     name, size = path.name, path.stat().st_size
     require(size <= limit, f"{name} has {size:,} bytes, more than the limit of {limit:,}; take fewer rows or columns")
-    raw = path.read_bytes()
+    raw = read_bytes(path, limit)
     for sign, what in (
         (b"PK\x03\x04", "a zip, perhaps of a spreadsheet"),
         (b"PAR1", "a Parquet file: call it .parquet"),
@@ -215,7 +216,7 @@ def _parquet(path: Path, limit: int) -> Sheet:
         raise UsageError(
             f"{path.name}: Parquet files need pyarrow: pip install 'polycentric[tables]', or save the table as CSV"
         ) from error
-    with parquet.ParquetFile(path) as file:
+    with opened(path) as stream, parquet.ParquetFile(stream) as file:
         facts = file.metadata
         n_bytes = sum(facts.row_group(at).total_byte_size for at in range(facts.num_row_groups))
         good = n_bytes <= limit and facts.num_columns * facts.num_rows <= limit

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, Union
 
-from ..errors import UsageError, require, unknown
+from ..errors import LARGEST_FLOAT, UsageError, held, require, unknown
 from . import words
 from .registry import Entry, additions, is_kind, kinds, look_up
 
@@ -170,7 +170,8 @@ def _scalar(key: str, value: Any, wanted: type) -> Any:
     except (ValueError, TypeError, OverflowError) as error:
         kind = "a whole number" if wanted is int else "a number"
         raise UsageError(f"{key} must be {kind}, got '{shown(value)}'") from error
-    require(wanted is float or abs(number) <= LARGEST, f"{key} must be at most {LARGEST:,}, got {shown(value)}")
+    good, most = (held(number), f"{LARGEST_FLOAT:.3g}") if wanted is float else (abs(number) <= LARGEST, f"{LARGEST:,}")
+    require(good, f"{key} must be at most {most}, got {shown(value)}")
     return number
 
 

@@ -7,7 +7,6 @@ it, unless `--trust` is said, or was said before of the same file, or the run in
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import json
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from .files import parsed, read_text, sha256_of
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _WITHIN = re.compile(rf"(?<![\w.:]){_NAME.pattern}")
@@ -100,7 +100,7 @@ def own_function(name: str, what: str) -> Any:
 def digest_of(name: str) -> str:
     """A digest of the file that code is written in: where it has changed, results are not the same any more."""
     source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
+    return sha256_of(source) if source else ""
 
 
 # -- what was allowed --------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def remembered(path: Path) -> set[str]:
 
 def _record() -> dict[str, list[str]]:
     try:
-        known = json.loads(_place().read_text("utf-8"))
+        known = parsed(read_text(_place()))
     except (OSError, ValueError):
         return {}
     if not isinstance(known, dict):

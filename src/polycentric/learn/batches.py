@@ -21,6 +21,8 @@ from ..stacks.cohort import Cohort
 from ..stacks.draw import begins, bits
 from ..tasks.task import Batch, Task
 
+MOST_STEPS = 1 << 20  # epochs or steps of a client in one round: more would take days, and is a slip of the finger
+MOST_PLACES = 1 << 31  # examples in all steps of a block: 16 GiB of positions
 PADDING = {"cpu": 1 << 16, "cuda": 1 << 20}  # places drawn for nothing before clients are told apart by size
 
 
@@ -73,6 +75,14 @@ class BatchSchedule:
         everything, cohort = cohort, replace(cohort, sizes=plan.sizes(cohort))
         require(bool(((cohort.sizes > 0) | (plan.steps == 0)).all()), "a client without examples cannot take a step")
         device, sizes, steps = split.x.device, cohort.sizes, plan.steps
+        room = (
+            float((steps.double() * sizes.clamp(max=plan.batch or 1 << 40)).max()) * len(cohort) if len(cohort) else 0.0
+        )
+        require(
+            room <= MOST_PLACES,
+            f"{len(cohort)} clients that take up to {int(steps.max()) if room else 0:,} steps at once are too many to "
+            "plan: use fewer epochs or steps and more rounds, or fewer clients at once (--block 1)",
+        )
         per_epoch = _per_epoch(cohort, plan.batch).clamp(min=1)  # a client without examples takes no step
         self.batch = plan.batch
         self.steps: list[int] = steps.tolist()

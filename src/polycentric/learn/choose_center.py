@@ -17,9 +17,12 @@ from .learner import Client, Learner
 from .measure import OnceOver, examples_in
 from .train import Train
 
+MOST = 10_000  # models that come down to one client
+
 
 def candidates(k: int) -> tuple[str, ...]:
     """The names under which K models come down."""
+    require(k <= MOST, f"k must be at most {MOST:,} where all centers come down to a client, got {k}")
     return tuple(f"candidate{j}" for j in range(k))
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ..errors import require
+from ..errors import LARGEST_FLOAT, require
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
-from .batches import Plan, plan_of
+from .batches import MOST_STEPS, Plan, plan_of
 from .learner import Client, Learner
 from .train import Train
 
@@ -41,8 +41,9 @@ class Maml(Learner):
     first_order: bool = False  # leave the Hessians out (FOMAML)
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, f"lr must be >= 0, got {self.lr}; try 0.05")
+        require(0 <= self.lr <= LARGEST_FLOAT, f"lr must be >= 0, got {self.lr}; try 0.05")
         require(self.steps >= 1, f"steps must be at least 1, got {self.steps}; lr=0 takes the gradient where it is")
+        require(self.steps <= MOST_STEPS, f"a round has at most {MOST_STEPS:,} steps, got {self.steps}")
         least = 2 if self.held_out else 1
         require(self.batch is None or self.batch >= least, f"batch must be at least {least} or None, got {self.batch}")
 

@@ -2,24 +2,24 @@
 
 for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
                      w <- w - lr_t update(g),      lr_t = lr decay^t in round t
+at the end:          M <- inertia M + (1 - inertia) (w - start),      w <- start + M
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..errors import require
+from ..errors import LARGEST_FLOAT, require
 from ..parts.objective import Term
 from ..parts.optimizer import SGD, Adam, Momentum, Rule
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
-from .batches import Plan, plan_of
+from .batches import MOST_STEPS, Plan, plan_of
 from .learner import Client, Learner, UpdateSpec
 
 
@@ -35,6 +35,8 @@ class Train(Learner):
         momentum: of the clients' SGD.
         optimizer: "sgd" or "adam".
         decay: factor on the learning rate from round to round.
+        inertia: share of its last update M in the one a client sends, kept from round to round (worker momentum): what
+            an attacker changes in a round is not what all have long agreed on (Karimireddy et al., ICML 2021).
         weight_decay: added to the gradient, times w.
         terms: added to the loss, such as `Prox(0.1)`.
         trains: names that are trained; None: all of the model's.
@@ -47,14 +49,17 @@ class Train(Learner):
     momentum: float = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"
     decay: float = 1.0
+    inertia: float = 0.0
     weight_decay: float = 0.0
     terms: tuple[Term, ...] = ()
     trains: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        require(0 <= self.lr < math.inf, f"lr must be >= 0, got {self.lr}; try 0.1")
+        require(0 <= self.lr <= LARGEST_FLOAT, f"lr must be >= 0, got {self.lr}; try 0.1")
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}; for single steps use steps=1")
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}; None: use epochs")
+        most = max(self.epochs, self.steps or 0)
+        require(most <= MOST_STEPS, f"a round has at most {MOST_STEPS:,} epochs or steps, got {most}; use more rounds")
         require(self.batch is None or self.batch >= 1, f"batch must be at least 1 or None (all), got {self.batch}")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}; try 0.9")
         require(self.optimizer in ("sgd", "adam"), f"optimizer must be sgd or adam, got {self.optimizer!r}")
@@ -63,12 +68,18 @@ class Train(Learner):
         require(
             0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}; 1 keeps lr, 0.99 lowers it by 1 % a round"
         )
-        require(0 <= self.weight_decay < math.inf, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
+        require(0 <= self.inertia < 1, f"inertia must be in [0, 1), got {self.inertia}; try 0.9")
+        good = 0 <= self.weight_decay <= LARGEST_FLOAT
+        require(good, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
 
     @property
     def trains_like(self) -> Train:
-        """Itself."""
-        return self
+        """Itself, without what it remembers."""
+        return replace(self, inertia=0.0) if self.inertia else self
+
+    def keeps(self, like: Tensor) -> Stacks:
+        """The last update, where it has inertia."""
+        return {"inertia": torch.zeros_like(like)} if self.inertia else {}
 
     @property
     def rule(self) -> Rule:
@@ -113,5 +124,9 @@ class Train(Learner):
         return new
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
-        """The trained parameters."""
-        return {name: value for name, value in carry.items() if name in rows}
+        """The trained parameters; with inertia, the model that the update before still draws on."""
+        new = {name: value for name, value in carry.items() if name in rows}
+        if not self.inertia or "model" not in new:
+            return new
+        moved = torch.lerp(new["model"] - rows["model"], rows["inertia"], self.inertia)
+        return new | {"model": rows["model"] + moved, "inertia": moved}

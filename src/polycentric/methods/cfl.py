@@ -18,7 +18,7 @@ Reference:   Sattler et al., Clustered federated learning, 2019, https://arxiv.o
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Average, Center, Everyone, Exchange, Method, Select, recipe
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
 from ..topology import Splitting
 
 
@@ -34,6 +34,7 @@ def cfl(
     linkage: Literal["single", "complete", "average"] = "single",
     weighted: bool = False,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     center: Center = Average(),
     **training: Any,
 ) -> Method:
@@ -49,6 +50,7 @@ def cfl(
         linkage: "single" finds the best split; "complete" and "average" are other codes' choices.
         weighted: centers count examples instead of clients.
         select: who takes part in a round.
+        aggregate: `Mean()`, or a robust rule, which counts clients; when to split is decided by all updates.
     """
     topology = Splitting(eps1, eps2, relative, gamma, gap, t_min, linkage, weighted)
-    return Method.of("cfl", Exchange((Train(**training),), topology, select, optimizer=center))
+    return Method.of("cfl", Exchange((Train(**training),), topology, select, aggregate, center))

@@ -17,7 +17,7 @@ Reference:   Lian et al., Can decentralized algorithms outperform centralized al
 from typing import Any, Literal
 
 from ..learn import Train
-from ..method import Everyone, Exchange, Method, Select, recipe
+from ..method import Aggregate, Everyone, Exchange, Mean, Method, Select, recipe
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Gossip
 from ..topology.graphs.networks import Network, Ring
@@ -29,6 +29,7 @@ def dpsgd(
     graph: Network = Ring(),
     steps: int | None = 1,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     disconnected: Literal["refuse", "allow"] = "refuse",
     cut: Cut = WHOLE,
     **training: Any,
@@ -39,8 +40,9 @@ def dpsgd(
         graph: who is next to whom: `Ring()`, `Torus()`, `ErdosRenyi(0.3)`, ..., or a networkx graph.
         steps: local steps between two averagings (tau). None: `epochs` passes instead.
         select: who is there in a round; `Churn(...)` lets clients go away and come back.
+        aggregate: `Mean()`, or a robust rule of what a client hears and its own, without the graph's weights.
         disconnected: "allow" takes a graph in several parts, each of which agrees within itself only.
         cut: parameters that stay at home, such as `KeepPrivate("head*")`.
     """
     topology = Gossip(graph, disconnected=disconnected)
-    return Method.of("dpsgd", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)
+    return Method.of("dpsgd", Exchange((Train(steps=steps, **training),), topology, select, aggregate), cut=cut)

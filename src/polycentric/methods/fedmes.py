@@ -64,6 +64,7 @@ def fedmes(
         require(0 < alpha < math.inf, f"{name} must be positive, got {alpha}; only alpha_v / alpha_u matters, try 1")
     cells = geometry(cells)
     require(models >= 1, f"models must be at least 1, got {models}")
+    require(models <= 1000, f"models must be at most 1,000 at every edge, got {models}")
     require(match in ("distance", "anchor"), f"match must be distance or anchor, got {match!r}")
     good = models > 1 or (match == "distance" and every == 5)
     require(good, f"match={match} and every={every} are for several models at an edge: say models=2, or leave them out")
@@ -78,5 +79,6 @@ def fedmes(
     if match == "distance":
         return Method("fedmes", ((1, (seed,)), (1, (learn,))))
     anchored = AnchoredCells(cells, bridge, models)
-    group = Exchange((Train(**training),), anchored, Sometimes(every), sends=(), tells=("model",))
+    steady = replace(Train(**training), inertia=0.0)
+    group = Exchange((steady,), anchored, Sometimes(every), sends=(), tells=("model",))
     return Method("fedmes", ((1, (seed,)), (1, (group, learn))))

@@ -105,6 +105,7 @@ def fesem(
         "absent='last' goes with center=Average() only: leave center out, or use absent='out'",
     )
     train = Train(terms=((Prox(pull),) if pull else ()) + terms, **training)
+    steady = replace(train, inertia=0.0)  # of trainings that only find who belongs where
     long = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
     require(k == "auto" or most == 12, f"most={most} is for k='auto': give it so, or leave most out, got k={k}")
     if k == "auto":
@@ -119,14 +120,14 @@ def fesem(
             Exchange(
                 (TrainOnHalf(how, 0), TrainOnHalf(how, 1)), group_by, who, sends=HALVES, holds={"anchor": Held(None)}
             )
-            for how, who in ((long, first), (train, Sometimes(every, first)))
+            for how, who in ((replace(long, inertia=0.0), first), (steady, Sometimes(every, first)))
         )
         both: dict[str, Any] = {"receives": ("own0", "own1", "one0", "one1"), "tells": ("gain0", "gain1")}
         judge = Exchange((GainOnHalf(0), GainOnHalf(1)), IfItPays(most, **own), Proposed(), sends=(), **both)
-        place = Exchange((train,), ByWays(most, **own), Newcomers(), sends=(), tells=("model",))
+        place = Exchange((steady,), ByWays(most, **own), Newcomers(), sends=(), tells=("model",))
         return Method("fesem", ((1, (learn,)), (1, (find, judge, learn)), (1, (place, find_again, judge, learn))))
     seed = Seeding(k, restarts, seeding=seeding, weighted=weighted, features=features, absent=absent)
-    look = TryEach(k, train) if newcomers == "steps" else Choose(k)
+    look = TryEach(k, steady) if newcomers == "steps" else Choose(k)
     greet = NewcomerAssignment(k, absent=absent)
     place = Exchange((look,), greet, Newcomers(), receives=candidates(k), sends=(), tells=("choice",))
     start = (1, (Exchange((long,), seed, first, aggregate),))
@@ -140,5 +141,5 @@ def fesem(
     if match == "distance":
         return Method("fesem", (start, (1, (place, learn))))
     anchored = Anchored(k, features=features, absent=absent, by=by)
-    group = Exchange((train,), anchored, Sometimes(every, first), sends=(), tells=("model",))
+    group = Exchange((replace(train, inertia=0.0),), anchored, Sometimes(every, first), sends=(), tells=("model",))
     return Method("fesem", (start, (1, (place, group, learn))))

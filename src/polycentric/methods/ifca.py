@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, candidates
-from ..method import Average, Center, Everyone, Exchange, Method, Select, recipe
-from ..topology import Choice, Seeding
+from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
+from ..topology import Choice, Seeding, TrimmedSeeding
 
 
 @recipe
@@ -31,9 +31,11 @@ def ifca(
     k: int = 4,
     first: Literal["random", "clustered"] = "random",
     warm_up: int = 10,
+    outliers: float = 0.0,
     weighted: bool = False,
     gradients: bool = False,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     center: Center = Average(),
     **training: Any,
 ) -> Method:
@@ -43,16 +45,29 @@ def ifca(
         k: how many centers.
         first: "random": every center begins from a draw of its own, as in the paper. "clustered": round 0 trains
             everybody from one model for `warm_up` epochs and clusters what they have learned, as FeSEM does.
+        outliers: share of the clients that found no cluster in that round, such as that of the attackers: the rows
+            farthest from all others are no seeds and count in no distance (trimmed k-means).
         weighted: centers count examples instead of clients.
         gradients: divide by all who take part, not by those who chose the center (the paper's gradient averaging).
         select: who takes part in a round.
+        aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
     """
     require(first in ("random", "clustered"), f"first must be random or clustered, got {first!r}")
+    require(
+        not gradients or aggregate.linear,
+        f"gradients=True divides a sum by all who take part, and {type(aggregate).__name__} is no sum: leave one out",
+    )
+    require(
+        not outliers or first == "clustered",
+        f"outliers={outliers:g} is of the clustering in round 0, which first='random' has not: use first='clustered'",
+    )
     train = Train(**training)
     topology = Choice(k, weighted, over_all=gradients)
     told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
-    exchange = Exchange((train,), topology, select, optimizer=center, **told)
+    exchange = Exchange((train,), topology, select, aggregate, center, **told)
     if first == "random":
         return Method.of("ifca", exchange)
-    seed = Exchange((replace(train, epochs=warm_up, steps=None),), Seeding(k, weighted=weighted))
+    trimmed = TrimmedSeeding(k, rule=aggregate, outliers=outliers, weighted=weighted)
+    clustering = trimmed if outliers else Seeding(k, weighted=weighted)
+    seed = Exchange((replace(train, epochs=warm_up, steps=None),), clustering, aggregate=aggregate)
     return Method("ifca", ((1, (seed,)), (1, (exchange,))))

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Train
-from ..method import Everyone, Exchange, Method, Select, recipe
+from ..method import Aggregate, Everyone, Exchange, Mean, Method, Select, recipe
 from ..stacks.stack import WHOLE, Cut
 from ..topology import Matchings
 from ..topology.graphs.networks import Network, Ring
@@ -36,6 +36,7 @@ def matcha(
     alpha: float | None = None,
     steps: int | None = 1,
     select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
     disconnected: Literal["refuse", "allow"] = "refuse",
     cut: Cut = WHOLE,
     **training: Any,
@@ -49,9 +50,10 @@ def matcha(
         alpha: mixing weight; None: the best for the plan.
         steps: local steps before mixing; None: `epochs` passes instead.
         select: who is there in a round.
+        aggregate: `Mean()`, or a robust rule of what a client hears and its own, without the graph's weights.
         disconnected: "allow" takes a graph in several parts, each of which agrees within itself only.
         cut: parameters that stay at home.
     """
     require(0 < budget <= 1, f"budget must be in (0, 1], got {budget}; try 0.5, or use nofed for no communication")
     topology = Matchings(graph, budget, schedule, alpha, disconnected=disconnected)
-    return Method.of("matcha", Exchange((Train(steps=steps, **training),), topology, select), cut=cut)
+    return Method.of("matcha", Exchange((Train(steps=steps, **training),), topology, select, aggregate), cut=cut)

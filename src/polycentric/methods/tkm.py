@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from ..learn import Train
 from ..method import Aggregate, Average, Center, Everyone, Exchange, Method, Select, recipe
-from ..parts.aggregate import Robust, TrimmedMean
+from ..parts.aggregate import TrimmedMean
 from ..topology import Clusters, TrimmedSeeding
 
 
@@ -53,7 +53,7 @@ def tkm(
     """
     train, rule = Train(**training), aggregate or TrimmedMean(beta)
     first = train if warm_up is None else replace(train, epochs=warm_up, steps=None)
-    centers = rule if isinstance(rule, Robust) else TrimmedMean(0.0)
+    centers = TrimmedMean(0.0) if rule.linear else rule
     trimmed = TrimmedSeeding(k, restarts, iterations, seeding, rule=centers, outliers=beta)
     alone = Exchange((first,), trimmed, aggregate=rule)
     together = Exchange((train,), Clusters(k, frozen=not moving), select, rule, center)

@@ -5,20 +5,22 @@
     aggregate.settle(total, own) -> Heard   what every center heard
 
 A mean is linear: blocks add up, and no cohort is ever held whole. Median, trimmed mean, geometric
-median and Krum are not: they keep every row and decide at the end (`whole`).
+median and Krum are not: they keep every row and decide at the end (`whole`). What is done to the rows before a rule
+sees them is a rule around a rule (`parts.before_rule`): `nnm(median)`, `clipping(krum)`.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import require, within
-from ..language import register
-from ..stacks import Heard, Mixing
+from ..language import NoWords, register, spell
+from ..stacks import Cohort, Heard, Mixing
 from ..stacks.mixing import Rest
 from ..stacks.stack import to_device_of
 
@@ -40,6 +42,16 @@ class Rows:
 
     values: list[Tensor] = field(default_factory=list)  # (block, width) each
     hears: list[Tensor] = field(default_factory=list)  # (centers, block) bool each
+    clients: list[Tensor] = field(default_factory=list)  # (block,) each: who sent them
+    key: tuple[int, ...] = ()  # of this exchange's draws
+
+
+class Known(NamedTuple):
+    """What a rule may know beside the rows of a center."""
+
+    center: Tensor | None = None  # (width,) its model so far; None: there is none yet
+    client: Tensor | None = None  # (n,) who sent the rows; None: in order
+    key: tuple[int, ...] = ()  # of draws
 
 
 class Aggregate(Protocol):
@@ -48,14 +60,30 @@ class Aggregate(Protocol):
     whole: bool  # True: must see the cohort at once
     linear: bool  # True: a sum with weights, so that a weight says how far one client moves it
 
+    @property
+    def least(self) -> int:
+        """How many rows it asks for; a center that hears fewer keeps its model."""
+
     def start(self, up: Mixing, own: Tensor) -> Sum | Rows:
         """An empty accumulator for the centers `own` (centers, width)."""
 
-    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
-        """Take in a block of rows (block, width), in place."""
+    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor, block: Cohort | None = None) -> None:
+        """Take in a block of rows (block, width) that these clients sent, in place."""
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """The result; a center that heard nobody gets its own model back."""
+
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
+        """What rows (n, width), n > 0, come to, (width,), where all count the same."""
+
+    def stands(self, n: int) -> int:
+        """How many attackers among n rows cannot move the result as far as they like."""
+
+    def beware(self, n: int, attackers: int) -> str:
+        """What so many attackers among n rows can do to it, and what to set instead; empty: nothing to say."""
+
+    def remedy(self, n: int, attackers: int) -> str:
+        """What to set so that it stands so many of n, to end a sentence with."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,7 @@ class Mean:
 
     whole = False
     linear = True
+    least = 1
 
     def start(self, up: Mixing, own: Tensor) -> Sum:
         """Zero, for every center."""
@@ -71,7 +100,7 @@ class Mean:
         zeros = torch.zeros(up.shape[0], own.shape[1], dtype=torch.float64, device=own.device)
         return Sum(zeros, torch.zeros(up.shape[0], dtype=torch.float64), up.rest)
 
-    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
+    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor, block: Cohort | None = None) -> None:
         """Add `up @ rows` and the weight behind it."""
         assert isinstance(total, Sum)
         up.add_product(rows, total.values)
@@ -93,27 +122,70 @@ class Mean:
             return Heard(mean, mask)
         return Heard(torch.where(to_device_of(own, mask)[:, None], mean, own), mask)
 
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
+        """The mean of rows (n, width) without weights, as (width,)."""
+        return rows.mean(0)
+
+    def stands(self, n: int) -> int:
+        """None: one row moves it."""
+        return 0
+
+    def beware(self, n: int, attackers: int) -> str:
+        """Nothing: who takes a mean knows what it is."""
+        return ""
+
+    def remedy(self, n: int, attackers: int) -> str:
+        """Another rule."""
+        return ": use median in place of mean"
+
 
 class Robust(ABC):
     """A rule that looks at all rows a center hears, without weights; an attacker cannot buy influence.
 
-    A row that holds a NaN or an infinity counts as not heard.
+    A row that holds a NaN or an infinity counts as not heard. With fewer than `least` rows a center keeps its model.
     """
 
     whole = True
     linear = False
 
+    @property
+    def least(self) -> int:
+        """One."""
+        return 1
+
     @abstractmethod
-    def of(self, rows: Tensor) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """What rows (n, width), n > 0, come to, (width,)."""
+
+    def stands(self, n: int) -> int:
+        """Fewer than half."""
+        return (n - 1) // 2
+
+    def beware(self, n: int, attackers: int) -> str:
+        """More attackers than it stands."""
+        stands = self.stands(n)
+        if attackers <= stands:
+            return ""
+        try:
+            name = spell(self)
+        except NoWords:
+            name = type(self).__name__
+        return f"{name} stands {stands} of {n} clients, and {attackers} attack{self.remedy(n, attackers)}"
+
+    def remedy(self, n: int, attackers: int) -> str:
+        """What to set instead, where that is known."""
+        return ": use a larger share in it, or more clients"
 
     def start(self, up: Mixing, own: Tensor) -> Rows:
         """No rows yet."""
         return Rows()
 
-    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor) -> None:
-        """Keep the rows, and who hears them."""
+    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor, block: Cohort | None = None) -> None:
+        """Keep the rows, who sent them and who hears them."""
         assert isinstance(total, Rows)
+        before = sum(map(len, total.values))
+        total.clients.append(torch.arange(before, before + len(rows)) if block is None else block.index)
+        total.key = total.key if block is None else block.key
         hears = torch.zeros(up.shape, dtype=torch.bool)
         hears[up.links.receiver, up.links.sender] = True  # not zero: gossip weights may be negative
         total.values.append(rows)
@@ -124,11 +196,11 @@ class Robust(ABC):
         assert isinstance(total, Rows)
         if not total.values:
             return Heard(own, torch.zeros(len(own), dtype=torch.bool))
-        rows, hears = torch.cat(total.values), torch.cat(total.hears, 1)
+        rows, hears, clients = torch.cat(total.values), torch.cat(total.hears, 1), torch.cat(total.clients)
         hears &= rows.isfinite().all(1).cpu()
-        mask, own = hears.any(1), own.expand(len(hears), -1)
+        mask, own = hears.sum(1) >= self.least, own.expand(len(hears), -1)
         heard = [
-            self.of(rows[who.to(rows.device)]) if some else mine
+            self.of(rows[who.to(rows.device)], Known(mine, clients[who], total.key)) if some else mine
             for who, some, mine in zip(hears, mask, own, strict=True)
         ]
         return Heard(torch.stack(heard).to(own.dtype), mask)
@@ -150,18 +222,30 @@ class TrimmedMean(Robust):
     def __post_init__(self) -> None:
         require(0 <= self.beta < 0.5, f"TrimmedMean.beta must be in [0, 0.5), got {self.beta}; try 0.1")
 
-    def of(self, rows: Tensor) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The trimmed mean of rows (n, width), as (width,)."""
         n = len(rows)
-        cut = min(_floor(self.beta * n), (n - 1) // 2)
+        cut = min(whole_part(self.beta * n), (n - 1) // 2)
         return _by_columns(rows, lambda part: part.sort(0).values[cut : n - cut].mean(0))
+
+    def stands(self, n: int) -> int:
+        """As many as are dropped on either side; of fewer than three rows none can be."""
+        return min(whole_part(self.beta * n), (n - 1) // 2)
+
+    def beware(self, n: int, attackers: int) -> str:
+        """As of any rule; with beta = 0 it is a mean, and meant to be one."""
+        return super().beware(n, attackers) if self.beta else ""
+
+    def remedy(self, n: int, attackers: int) -> str:
+        """A larger beta, where there is one."""
+        return smallest_share("beta", n, attackers)
 
 
 @dataclass(frozen=True)
 class Median(Robust):
     """The middle value of every coordinate (the mean of the two middle ones where n is even)."""
 
-    def of(self, rows: Tensor) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The median of rows (n, width), as (width,)."""
         low, high = (len(rows) - 1) // 2, len(rows) // 2
         return _by_columns(rows, lambda part: part.sort(0).values[[low, high]].mean(0))
@@ -171,7 +255,8 @@ class Median(Robust):
 class Krum(Robust):
     """The one row nearest to its neighbours: smallest sum of squared distances to the n - f - 2 nearest.
 
-    f = floor(attackers * n) is the number of attackers to stand. `keep` > 1 averages that many best rows (Multi-Krum).
+    f = floor(attackers * n) is the number of attackers to stand, where 2 f + 2 < n. `keep` > 1 averages that many best
+    rows (Multi-Krum).
     Reference: Blanchard et al., Machine learning with adversaries, NeurIPS 2017, https://arxiv.org/abs/1703.02757
     """
 
@@ -182,16 +267,32 @@ class Krum(Robust):
         require(0 <= self.attackers < 0.5, f"Krum.attackers must be in [0, 0.5), got {self.attackers}; try 0.1")
         within(self, keep=">= 1")
 
-    def of(self, rows: Tensor) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """Krum of rows (n, width), as (width,)."""
         n = len(rows)
-        near = max(1, n - _floor(self.attackers * n) - 2)
-        squares = torch.zeros(n, n, dtype=torch.float64, device=rows.device)
-        for part in torch.split(rows, COLUMNS, 1):
-            centered = (part - part.median(0).values).double()
-            squares += torch.cdist(centered, centered).square()
-        score = squares.sort(1).values[:, 1 : 1 + near].sum(1)
+        near = max(1, n - whole_part(self.attackers * n) - 2)
+        score = all_squares(rows).sort(1).values[:, 1 : 1 + near].sum(1)
         return rows[score.argsort(stable=True)[: self.keep]].mean(0)
+
+    def stands(self, n: int) -> int:
+        """f; nobody where 2 f + 2 < n does not hold, or where more rows are averaged than are honest."""
+        f = whole_part(self.attackers * n)
+        return f if 2 * f + 2 < n and self.keep <= n - f else 0
+
+    def beware(self, n: int, attackers: int) -> str:
+        """Its condition, which also says something without attackers."""
+        f = whole_part(self.attackers * n)
+        if 2 * f + 2 < n or not f:
+            return super().beware(n, attackers)
+        return f"{spell(self)} needs 2 f + 2 < n, and of n = {n} clients it is to stand f = {f}: use geometric-median"
+
+    def remedy(self, n: int, attackers: int) -> str:
+        """A larger share, where its condition allows it."""
+        if 2 * attackers + 2 >= n:
+            return ": use geometric-median"
+        if self.keep > n - attackers:
+            return f": use keep={n - attackers}"
+        return smallest_share("attackers", n, attackers)
 
 
 @dataclass(frozen=True)
@@ -216,7 +317,7 @@ class GeometricMedian(Robust):
         within(self, iterations=">= 1; try 200")
         require(0 < self.smooth < 1, f"GeometricMedian.smooth must be in (0, 1), got {self.smooth}; try 1e-6")
 
-    def of(self, rows: Tensor) -> Tensor:
+    def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The geometric median of rows (n, width), as (width,)."""
         middle = Median().of(rows.double())  # near the honest rows, so that nothing cancels between them
         gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
@@ -241,7 +342,22 @@ class GeometricMedian(Robust):
         return _by_columns(torch.where(there[:, None], rows, 0), lambda part: share @ part.double()).to(rows.dtype)
 
 
-def _floor(x: float) -> int:
+def smallest_share(name: str, n: int, attackers: int) -> str:
+    """The smallest share in hundredths that stands so many of n."""
+    share = math.ceil(100 * attackers / n - 1e-9) / 100
+    return f": use {name}={share:g}" if share < 0.5 else ": no rule stands half of the clients"
+
+
+def all_squares(rows: Tensor) -> Tensor:
+    """Squared distances of rows (n, width), float64 (n, n), over pieces of the width; zero on the diagonal."""
+    squares = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for part in torch.split(rows, COLUMNS, 1):
+        centered = (part - part.median(0).values).double()
+        squares += torch.cdist(centered, centered).square()
+    return squares
+
+
+def whole_part(x: float) -> int:
     """The whole part, forgiving the last bit: 0.29 * 100 is 29 attackers, not 28.999999999999996."""
     return int(x + 1e-9)
 

@@ -41,10 +41,7 @@ ASIDE = {"seed", "device", "executor", "block", "workers", "checkpoint_every"}
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl."""
-    try:
-        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
+    return Folder(folder).read_metrics()
 
 
 def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds") -> tuple[Reals, Reals]:
@@ -56,9 +53,10 @@ def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds"
     there, y = [row for row, value in found if value is not None], [value for _, value in found if value is not None]
     if not isinstance(over, str):
         return np.array(over(folder, [row["round"] for row in there]), dtype=float), np.array(y, dtype=float)
-    old = over == "seconds" and any("simulated_seconds" not in row for row in there)
-    require(not old, f"{folder} has no simulated seconds: it was run by a version without a clock; run it again")
-    x = [float(sum(row[key] for key in KEYS.get(over, (over,)))) for row in there]
+    keys = KEYS.get(over, (over,))
+    old = any(key not in row for row in there for key in keys)
+    require(not old, f"{folder} has no {AXES[over]} in some lines: an earlier version wrote them; run it again")
+    x = [float(sum(row[key] for key in keys)) for row in there]
     return np.array(x), np.array(y, dtype=float)
 
 
@@ -146,7 +144,7 @@ def _unit(groups: Groups) -> str:
     clocks: dict[bool, str] = {}
     for label, folders in groups.items():
         for folder in folders:
-            clock = str(Folder(folder).read_json("config.json").get("clock", ""))
+            clock = str(Folder(folder).read_values().get("clock", ""))
             clocks.setdefault(clock.lower().startswith("normalised"), label)
     require(
         len(clocks) < 2,
@@ -186,7 +184,9 @@ def _height(groups: Groups) -> float:
 def gathered(paths: Sequence[Path]) -> dict[str, list[Path]]:
     """Runs that differ only in their seed, under one label; a folder of runs stands for all that are in it."""
     folders = [folder for path in paths for folder in _runs_in(path)]
-    configs = [Folder(folder).read_json("config.json") for folder in folders]
+    configs = [Folder(folder).read_values() for folder in folders]
+    for folder, config in zip(folders, configs, strict=True):
+        require(isinstance(config.get("method"), str), f"{folder / 'config.json'} does not say which method was run")
     found: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
         alike = {key: value for key, value in config.items() if key not in ASIDE}

@@ -1,12 +1,12 @@
 """Seeing who takes part: how often every client of a run was heard, and how unequal that is."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import UsageError
+from ..runs.folder import Folder
 from ..runs.metrics import Integers, Reals, gini
 from .figure import colour, panels
 
@@ -16,8 +16,7 @@ def took_part(run: Path) -> Integers:
     path = run / "clients.csv"
     if not path.is_file():
         raise UsageError(f"{run} is not a finished run (it has no clients.csv): `polycentric resume {run}` first")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = Folder(run).read_clients()
     try:
         return np.array([int(row["took_part"]) for row in rows if row["took_part"]], dtype=np.int64)
     except (KeyError, ValueError) as error:

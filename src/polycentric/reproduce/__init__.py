@@ -9,6 +9,7 @@ from .fedmes import FEDMES
 from .fedprox import FEDPROX
 from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_MATCHED, FESEM_TABLE2
+from .hostile import HOSTILE
 from .how_many import HOW_MANY
 from .matcha import MATCHA
 from .matching import MATCHING
@@ -18,7 +19,8 @@ from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
-MANY_CENTERS = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, CFL_TABLE, MATCHING, HOW_MANY, ROBUST)
+FESEM = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, MATCHING, HOW_MANY)
+MANY_CENTERS = (*FESEM, CFL_TABLE, ROBUST, HOSTILE)
 EDGES = (FEDMES,)
 NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
 TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER}

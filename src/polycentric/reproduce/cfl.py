@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable
@@ -36,7 +35,7 @@ def _gains(summary: dict[str, Any]) -> list[float]:
     """Accuracy of every client less that without splits, in points; the other run lies beside this one."""
     folder = Path(summary["run_dir"])
     for path in sorted(folder.parent.glob("fedavg-*/summary.json")):
-        other = json.loads(path.read_text(encoding="utf-8"))
+        other = Folder(path.parent).read_summary()
         if other.get("seed") == summary["seed"] and other.get("rounds") == summary["rounds"] and "metrics" in other:
             alone, mine = accuracies(path.parent), accuracies(folder)
             return [100 * (mine[name] - alone[name]) for name in mine if name in alone]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ..report.curves import Curves
 from ..report.figure import Points
+from ..runs.folder import Folder
 from .judge import MISSING, claim, listed, mean
 from .rows import at_end, cell, history, rows, settings_of
 from .table import Claim, Measure, Row, Runs, Table, Values, Verdict, figure
@@ -137,8 +138,7 @@ def _time_to(aim: float, every: int, summary: dict[str, Any]) -> float:
 
 def _own(summary: dict[str, Any]) -> float:
     """The mean of the accuracies that the edges' own models have in the end, in %."""
-    path = Path(summary["run_dir"]) / "edges.csv"
-    lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
+    lines = Folder(Path(summary["run_dir"])).read_edges()
     return 100 * statistics.fmean(float(line.split(",")[1]) for line in lines) if lines else math.nan
 
 

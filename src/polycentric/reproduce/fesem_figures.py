@@ -13,6 +13,7 @@ import numpy as np
 
 from ..report import clusters
 from ..report.curves import Curves
+from ..runs.folder import Folder
 from ..runs.loop import Run
 from ..runs.metrics import Integers
 from ..runs.start import open as open_run
@@ -100,8 +101,8 @@ FESEM_CONVERGENCE = Table(
 
 def _places(summary: dict[str, Any]) -> Integers:
     """The center of every client at the end of a run."""
-    last = (Path(summary["run_dir"]) / "places.csv").read_text(encoding="utf-8").splitlines()[-1]
-    return np.array([int(word) for word in last.split(",")[1:]])
+    places = Folder(Path(summary["run_dir"])).read_places()
+    return np.array(places[max(places)])
 
 
 def _by_size(summary: dict[str, Any]) -> float:

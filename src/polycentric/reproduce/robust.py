@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from ..report.figure import Points
+from ..runs.folder import Folder
 from .judge import claim
 from .rows import at_end, cell, error, rows
 from .table import Claim, Row, Runs, Table, Verdict, figure
@@ -70,7 +70,7 @@ def _below(data: str, attack: str) -> Claim:
 
 def _agreement(runs: Runs, setting: str) -> list[float]:
     """The adjusted Rand index of every run that ended."""
-    ended = [json.loads((home / "summary.json").read_text("utf-8")) for home in runs[setting]]
+    ended = [Folder(home).read_summary() for home in runs[setting]]
     return [at_end("metrics", "ari")(summary) for summary in ended if "metrics" in summary]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +10,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import UsageError
 from ..report.curves import rows_of
 from ..runs.folder import Folder
 from ..runs.settings import Settings
@@ -92,16 +90,12 @@ def settings_of(folder: Path) -> Settings:
 
 def clients_of(folder: Path | str) -> list[dict[str, str]]:
     """A line for every client of a finished run, from its folder."""
-    with (Path(folder) / "clients.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return Folder(Path(folder)).read_clients()
 
 
 def memory_of(folder: Path) -> Stacks:
     """What a method remembered at a run's last checkpoint."""
-    checkpoint, problems = Folder.open(folder).load()
-    if checkpoint is None:
-        raise UsageError(f"{folder} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
-    return checkpoint.state.memory
+    return Folder.open(folder).load_last().state.memory
 
 
 def correlations(covariance: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """What a run can be gone on from: its state, what adds up over it, and its history, in files with digests.
 
 A state is one safetensors file (and a linked file for every stack that is on disk); a manifest beside it holds the
-rest, the digests of those files, which columns of a row are which layer (`layout`), and the name of the run they belong
-to. Nothing is ever pickled. Files are whole or not there at all: written under another name, synced to the disk, and
-renamed.
+rest, the digests of those files and of the lines of places.csv, which columns of a row are which layer (`layout`), and
+the name of the run they belong to. Nothing is ever pickled. Files are whole or not there at all: written under another
+name, synced to the disk, and renamed. What is loaded is checked twice: against its digests, and against what the run
+can go on from (`check_fits`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -25,10 +25,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import UsageError
+from ..language.files import TEXT, parsed, read_text, sha256_of
 from ..method import State
 from ..simulate.disk_state import OnDisk, link, opened
-from ..stacks.stack import Layout, aligned
+from ..stacks.stack import Layout, Stacks, aligned
+from .forms import LineForm, ManifestForm, StateForm, check_of, held
 
+COPIES = ("metrics.jsonl", "checkpoints/history.jsonl")  # the same lines: one for people, and one to make it again from
+METRICS = 16 * TEXT  # bytes of either
+MANIFEST = 16 * TEXT  # bytes of a manifest: a million clients have their times in it
 Columns = dict[str, list[dict[str, Any]]]  # "centers/model": every layer with its name, shape, first and last column
 
 
@@ -96,16 +101,22 @@ class Checkpoint:
     tally: Tally
     history: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     layout: Columns = field(default_factory=dict, repr=False)  # empty: saved by a version that did not say
+    places: str = ""  # the digest of places.csv; empty: nobody has a center, or a version that did not say
 
     def to_json(self) -> dict[str, Any]:
         """All but the state."""
-        return {"tally": self.tally.to_json(), "history": list(self.history), "layout": self.layout}
+        rest = {"tally": self.tally.to_json(), "history": list(self.history), "layout": self.layout}
+        return rest | {"places": self.places}
 
     @staticmethod
     def from_json(found: dict[str, Any], state: State) -> Checkpoint:
         """From what `to_json` gave, with its state."""
         tally, history = Tally.from_json(found["tally"]), tuple(found["history"])
-        return Checkpoint(state, tally, history, found.get("layout", {}))
+        return Checkpoint(state, tally, history, found.get("layout", {}), found.get("places", ""))
+
+
+class OfAnotherRun(UsageError):
+    """A checkpoint that lies in a run's folder and is not the run's."""
 
 
 def columns(layouts: Mapping[str, Layout], state: State) -> Columns:
@@ -122,21 +133,94 @@ def columns(layouts: Mapping[str, Layout], state: State) -> Columns:
     return out
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> dict[str, Any]:
-    """Write the tensors to PATH; returns the manifest, which is to be written after them."""
-    saved = save_state(path, checkpoint.state)
-    manifest = {"run": run, "round": checkpoint.state.round, **saved, **checkpoint.to_json()}
-    return manifest | {"check": _check_of(manifest)}
+def save_checkpoint(path: Path, checkpoint: Checkpoint, run: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the tensors to PATH; returns the manifest, which is to be written after them.
+
+    The history stays in metrics.jsonl and its copy, of which `metrics` says how many lines belong to it, and their
+    digests: a manifest that held all of it would make late rounds slower than early ones.
+    """
+    saved, rest = save_state(path, checkpoint.state), checkpoint.to_json()
+    del rest["history"]
+    manifest = {"run": run, "round": checkpoint.state.round, **saved, **rest, "metrics": dict(metrics)}
+    return manifest | {"check": check_of(manifest)}
+
+
+def read_manifest(path: Path, run: str = "") -> dict[str, Any]:
+    """A checkpoint's manifest as it was written, with its history; a ValueError says what is wrong with it.
+
+    `run`: the run that it must belong to, if it is known.
+    """
+    found = held(ManifestForm, parsed(read_text(path, MANIFEST)))
+    if found["check"] != check_of(found):
+        raise ValueError("its manifest was changed")
+    if run and found.get("run", run) != run:
+        raise OfAnotherRun(
+            f"checkpoint {path.stem} in {path.parent} belongs to another run, of another seed, model or other "
+            f"settings: take {path.stem}.* out of there"
+        )
+    if found.get("metrics"):  # an earlier version wrote the history into the manifest
+        found["history"] = history_in(path.parent.parent, found["metrics"])
+    rounds = [row["round"] for row in found.setdefault("history", [])]
+    if found["round"] != int(path.stem[6:]) or rounds != sorted(set(rounds)) or max(rounds, default=0) > found["round"]:
+        raise ValueError("its rounds do not fit together")
+    return found
+
+
+def history_in(folder: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, or of its copy, that a manifest speaks of; a ValueError if neither is what it was.
+
+    A run that was to take more rounds has left out its last row, where it would not have been evaluated there.
+    """
+    for name in COPIES:
+        try:
+            text = read_text(folder / name, METRICS) if said["lines"] else ""
+        except (OSError, ValueError):
+            continue
+        lines = text.splitlines(keepends=True)[: said["lines"]]
+        for rows, digest in ((lines, said["sha256"]), (lines[: said["lines"] - 1], said["but_last"])):
+            if hashlib.sha256("".join(rows).encode()).hexdigest() == digest:
+                return [held(LineForm, parsed(row)) for row in rows]
+    raise ValueError(f"{' and '.join(COPIES)} were changed")
 
 
 def load_checkpoint(manifest: Path, run: str, device: torch.device | str) -> Checkpoint:
     """A checkpoint by its manifest; a ValueError says what is wrong with it."""
-    found = json.loads(manifest.read_text(encoding="utf-8"))
-    if found.pop("check") != _check_of(found):
-        raise ValueError("its manifest was changed")
-    if run and found.get("run", run) != run:
-        raise ValueError("it belongs to another run")
+    found = read_manifest(manifest, run)
     return Checkpoint.from_json(found, load_state(manifest.with_suffix(".safetensors"), found, device))
+
+
+def check_fits(found: Checkpoint, first: State, n_clients: int, rounds: int) -> None:
+    """Refuse a checkpoint that a run cannot go on from: other names, shapes or types than those of its `first` state.
+
+    Centers may have become more, and memory longer, since then; what was not remembered yet may be missing. A center's
+    optimizer adds its moments in the first round.
+    """
+    state, tally = found.state, found.tally
+    if state.round > rounds:
+        raise ValueError(f"it is of round {state.round}, and the run has {rounds}")
+    for part in ("centers", "kept", "memory"):
+        there, wanted = (getattr(of, part) for of in (state, first))
+        names = wanted.keys() & there.keys() if part == "memory" else wanted.keys()
+        moments = there.keys() - names if part == "centers" else set[str]()
+        fit = all(there[name].dim() == 2 and there[name].dtype.is_floating_point for name in moments)
+        if there.keys() != names | moments or not fit:
+            raise ValueError(f"its {part} are {_listed(there)}, not {_listed(wanted)}")
+        for name in names:
+            _check_alike(f"{part}/{name}", there[name], wanted[name], part == "kept", n_clients)
+    if (tally.took is not None and len(tally.took) != n_clients) or len(tally.times) not in (0, n_clients):
+        raise ValueError(f"it is of other clients than these {n_clients}")
+
+
+def _check_alike(name: str, rows: Tensor, wanted: Tensor, all_of_it: bool, n_clients: int) -> None:
+    first = 0 if all_of_it or len(wanted) == n_clients != 1 else 1  # more rows than in the beginning are as good
+    same = rows.dtype == wanted.dtype and rows.dim() == wanted.dim() and rows.shape[first:] == wanted.shape[first:]
+    if not same or len(rows) < (len(wanted) if name.startswith("centers") else 0):
+        found, right = (f"{str(t.dtype)[6:]} {tuple(t.shape)}" for t in (rows, wanted))
+        raise ValueError(f"its {name} is {found}, not {right}")
+
+
+def _listed(stacks: Stacks) -> str:
+    return ", ".join(sorted(stacks)) or "none"
 
 
 def save_state(path: Path, state: State) -> dict[str, Any]:
@@ -149,30 +233,30 @@ def save_state(path: Path, state: State) -> dict[str, Any]:
         if isinstance(t, OnDisk):
             digest = replace_file(path.with_suffix(f".{len(disk)}.bin"), partial(link, t))
             disk.append({"key": key, "dtype": str(t.dtype)[6:], "shape": list(t.shape), "sha256": digest})
-    saved = replace_file(path, lambda temporary: save_file(tensors, temporary))
-    return {"sha256": saved, "disk": disk} if disk else {"sha256": saved}
+    saved = {"sha256": replace_file(path, lambda temporary: save_file(tensors, temporary))}
+    return saved | {"bytes": path.stat().st_size} | ({"disk": disk} if disk else {})
 
 
 def load_state(path: Path, found: dict[str, Any], device: torch.device | str) -> State:
     """A state by its manifest, its digests checked; a ValueError says what is wrong with it."""
-    if digest_of(path) != found["sha256"]:
+    held(StateForm, found)
+    if sha256_of(path, found.get("bytes")) != found["sha256"]:
         raise ValueError("its digest is wrong")
     tensors = aligned(load_file(path))  # in the file they lie anywhere
     for place, one in enumerate(found.get("disk", [])):
         file = path.with_suffix(f".{place}.bin")
-        if digest_of(file) != one["sha256"]:
+        stack = opened(file, tuple(map(int, one["shape"])), one["dtype"])  # which knows how long it must be
+        if sha256_of(file) != one["sha256"]:
             raise ValueError(f"the digest of {file.name} is wrong")
-        tensors[one["key"]] = opened(file, tuple(map(int, one["shape"])), one["dtype"])
+        tensors[one["key"]] = stack
     state = State({}, {}, {}, int(found["round"]))
     for key, tensor in tensors.items():
         part, _, name = key.partition("/")
+        if part not in ("centers", "kept", "memory"):
+            raise ValueError(f"it is not known what {key} is")
         on_host = part == "memory" or isinstance(tensor, OnDisk)  # what the parts remember is read by the host
         state = replace(state, **{part: getattr(state, part) | {name: tensor if on_host else tensor.to(device)}})
     return state
-
-
-def _check_of(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> str:
@@ -186,25 +270,30 @@ def renamed(path: Path, write: Callable[[Path], object]) -> str:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        digest = digest_of(temporary)
+        digest = sha256_of(temporary)
         with temporary.open("r+b") as file:  # for writing: Windows syncs nothing else
             os.fsync(file.fileno())
         temporary.replace(path)
-        if os.name == "posix":  # elsewhere a folder cannot be opened
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        _sync_names(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
     return digest
 
 
-def digest_of(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def synced(path: Path) -> None:
+    """Have what was written to a file, and its name, on the disk."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+    _sync_names(path.parent)
+
+
+def _sync_names(path: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     each is its own center, or keeps a part for itself.
     """
     exchange = method.at(state.round)[-1]
-    own = exchange.topology.at_home or state.kept.keys() & set(clients.task.names)
+    own = exchange.topology.at_home or len(clients.task.names) > 1  # a second name is a client's own, kept or not
     if own or clients.federation.kind != "classes" or not len(split):
         return None
     centers, n = state.centers["model"], clients.federation.n_clients
@@ -151,11 +151,14 @@ def assign_newcomers(method: Method, state: State, clients: Simulation) -> State
     return state
 
 
-def dissimilarity(method: Method, state: State, clients: Simulation) -> float:
+def dissimilarity(method: Method, state: State, clients: Simulation) -> float | None:
     """How unlike the clients' gradients are at the models in use: 1/m sum_k |grad F_k - grad F|^2.
 
     grad F = sum_k p_k grad F_k with p_k by data size. Zero for identical clients; FedProx's measure of heterogeneity.
+    None where clients share no parameters.
     """
+    if not clients.task.layouts["model"].width:
+        return None
     exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
     everyone = everyone[~clients.attackers[everyone.index]]
     share = everyone.weights / everyone.weights.sum()

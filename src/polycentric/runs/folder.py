@@ -1,5 +1,7 @@
 """A run's folder: what was asked for, what came out, and enough to go on. One writer and one reader for each file.
 
+The module is long because all files of a run stand in one place.
+
 config.json        the settings, and what else must be handed over to go on (`given`)
 outline.json       what is known of data that were given as an object, without their examples: `data.outline`
 environment.json   versions, device, data fingerprint: what a number depends on besides the settings
@@ -7,7 +9,8 @@ metrics.jsonl      one line for each evaluation; nothing in it depends on time o
 places.csv         every client's center at each evaluation, where clients have one
 clients.csv        every client's scores at the end
 edges.csv          every edge's scores at the end, where there are edges
-summary.json       the run in one object, written last: a run that has one is finished
+summary.json       the run in one object, written after them: a run that has one is finished
+digests.json       written last: the digests of all these, so that nothing of a finished run is changed unnoticed
 checkpoints/       the newest states, each a safetensors file and a manifest with digests
 best.*             the best state on the validation split
 state/             what clients keep, where it is held on disk
@@ -15,19 +18,26 @@ log.txt            lines for people
 lock.json          who writes here, while somebody does: `runs.lock`
 
 Every file is written whole or not at all. A checkpoint counts only if its digests are right and it belongs to this run
-(`identity`); a damaged one is passed over for the one before. A resumed run ends with the very bytes of an
-uninterrupted one.
+(`identity`); to resume, a damaged one is passed over for the one before. A resumed run ends with the very bytes of an
+uninterrupted one. What is read of a finished run is compared with its digest first: a file that was changed is refused,
+and `resume` writes it again from the checkpoint. environment.json has the digests of the settings and of itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
+import io
 import json
+import math
+import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -39,25 +49,43 @@ from torch import Tensor
 from ..data import Federation
 from ..data.outline import from_outline
 from ..errors import UsageError, require
+from ..language.files import TEXT, opened, parsed, read_bytes, read_text, sha256_of, why
 from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
 from .checkpoint import (
+    COPIES,
     Checkpoint,
     Columns,
+    OfAnotherRun,
     load_checkpoint,
     load_state,
+    read_manifest,
     replace_file,
     save_checkpoint,
     save_state,
+    synced,
     writing,
 )
+from .forms import DigestsForm, EnvironmentForm, LineForm, StateForm, check_of, held, held_summary
 from .lock import LOCK, Lock
-from .settings import Settings
+from .settings import Settings, digest_of_values, without
 
 P = ParamSpec("P")
 T = TypeVar("T")
 KEEP = 3  # checkpoints kept
+CLIENTS, PLACES = 1 << 30, 4 << 30  # bytes of clients.csv and of places.csv: there may be a million clients
+FILES = ("metrics.jsonl", "places.csv", "clients.csv", "edges.csv", "best.json", "best.safetensors")
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+BEFORE = {LOCK, "config.json", "checkpoints", "log.txt"}  # what there is before a run has begun
+
+
+class Damaged(UsageError):
+    """A file of a finished run that is not as it was when the run ended."""
+
+    @staticmethod
+    def at(path: Path, what: str = "was changed since the run ended") -> Damaged:
+        """With what to type."""
+        return Damaged(f"{path} {what}: `polycentric resume {path.parent}` writes it again from the checkpoint")
 
 
 def file_name(words: str) -> str:
@@ -78,12 +106,13 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: Lock | None = None
+        self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0  # of metrics.jsonl as we wrote it
         self._kept = 0  # how many `alone` are around what is being done
 
     @staticmethod
     def new(path: Path) -> Folder:
         """A folder of our own; one that holds anything is refused, but for what a run leaves that had not begun."""
-        if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _unbegun(path))):
+        if path.exists() and (not path.is_dir() or not _free(path)):
             raise UsageError(
                 f"{path} exists already and is not overwritten: choose another --out, or continue the run with "
                 f"`polycentric resume {path}`"
@@ -108,16 +137,20 @@ class Folder:
     @staticmethod
     def open(path: Path) -> Folder:
         """The folder of a run that was begun."""
-        require(
-            not _unbegun(path),
-            f"the run in {path} was ended before it had begun, and nothing of it is lost: type its `polycentric run` "
-            f"again, with --out {path}",
-        )
         if not (path / "config.json").is_file():
             if inside := sorted(config.parent for config in path.glob("*/config.json")):
                 raise UsageError(f"{path} is not the folder of a run, but has {len(inside)} in it: {_runs_of(inside)}")
+            if path.is_dir() and any(path.iterdir()) and _free(path):
+                raise _unbegun(path)
             raise UsageError(f"{path} is not the folder of a run (it has no config.json); `ls runs` shows yours")
         return Folder(path)
+
+    def require_begun(self) -> None:
+        """Refuse to go on with a run that was ended before it had written what it was made from."""
+        if not self.begun and _free(self.path):
+            raise _unbegun(self.path)
+        lost = f"{self.path} has lost its environment.json, without which a run is not gone on with"
+        require(self.begun, f"{lost}: restore it, or start a new run")
 
     def claim(self) -> None:
         """Be the only one who writes here, until `release`; refused where somebody else does."""
@@ -160,19 +193,51 @@ class Folder:
             self._lock.keep()
 
     def write_config(self, settings: Settings, given: Sequence[str]) -> None:
-        """The settings, and the names of what was given as objects of Python that no words say."""
-        values = settings.model_dump()
+        """The settings, and the names of what was given as objects of Python that no words say.
+
+        A run that has begun allows others by this only: its environment gets to know them first.
+        """
+        values = settings.model_dump() | ({"given": list(given)} if given else {})
         remember(self.path, own_names(values))  # a run that is begun here may go on here
-        self.write_json("config.json", values | ({"given": list(given)} if given else {}))
+        if self.begun:
+            was = digest_of_values(self.read_json("config.json"))
+            self.write_environment(self.read_environment(), [was, digest_of_values(values)])
+        self.write_json("config.json", values)
+
+    def read_values(self) -> dict[str, Any]:
+        """What config.json holds; refused where it is not what the run was started with."""
+        values, known = self.read_json("config.json"), self.read_environment()["settings"] if self.begun else []
+        if known and digest_of_values(values) not in known:
+            free = ", ".join(sorted(without("matters")))
+            raise UsageError(
+                f"{self.path / 'config.json'} was changed since the run was started: restore it, or start a new run; "
+                f"only {free} may be changed there"
+            )
+        return values
 
     def read_config(self, trust: bool = False) -> tuple[Settings, tuple[str, ...]]:
         """The settings, checked, and what must be handed over beside them; code that they name needs consent."""
-        values, where = self.read_json("config.json"), str(self.path / "config.json")
+        values, where = self.read_values(), str(self.path / "config.json")
         ask_consent(values, self.path, trust)
         given = values.pop("given", [])
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
             raise UsageError(f"given in {where} must be a list of names, got {given!r}")
         return Settings.of(values, where), tuple(given)
+
+    def write_environment(self, facts: Mapping[str, Any], settings: Sequence[str] = ()) -> None:
+        """What a number depends on besides the settings, with the digests of the settings it belongs to."""
+        facts = {**facts, "settings": list(settings) or [digest_of_values(self.read_json("config.json"))]}
+        self.write_json("environment.json", facts | {"check": check_of(facts)})
+
+    def read_environment(self) -> dict[str, Any]:
+        """The same, as it was written."""
+        path = self.path / "environment.json"
+        found = self.read_json("environment.json")
+        with reading(path):
+            held(EnvironmentForm, found)
+        if "settings" in found and found.get("check") != check_of(found):
+            raise UsageError(f"{path} was changed since the run was started: restore it, or start a new run")
+        return {"settings": [], **found}
 
     @property
     def begun(self) -> bool:
@@ -186,7 +251,65 @@ class Folder:
 
     def unfinish(self) -> None:
         """A run that ended here goes on: until it ends again, nobody takes it for finished."""
-        (self.path / "summary.json").unlink(missing_ok=True)
+        for name in ("summary.json", "digests.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+    # -- a finished run ------------------------------------------------------------------------------------
+
+    def finish(self, summary: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+        """The summary, and then the digests of it, of the files in `names`, and of the newest checkpoint."""
+        self.write_json("summary.json", summary)
+        ends = [str(file.relative_to(self.path)) for last in self._manifests()[:1] for file in _of_one(last)]
+        there = [name for name in ("summary.json", *FILES, *names, *ends) if (self.path / name).is_file()]
+        found: dict[str, Any] = {"files": {name: _mark(self.path / name) for name in sorted(there)}}
+        self.write_json("digests.json", found | {"check": check_of(found)})
+
+    def digests(self) -> dict[str, list[Any]]:
+        """How long every file was when the run ended, and its digest; empty where an earlier version wrote none."""
+        path = self.path / "digests.json"
+        if not path.exists():
+            if self.begun and self.read_environment()["settings"]:
+                raise Damaged.at(path, "is missing")
+            return {}
+        try:
+            found = held(DigestsForm, self.read_json("digests.json"))
+        except ValueError as error:
+            raise Damaged.at(path, f"cannot be read ({error})") from error
+        if found["check"] != check_of(found):
+            raise Damaged.at(path)
+        return dict(found["files"])
+
+    def damaged(self) -> list[str]:
+        """The files of a finished run that are not as they were when it ended."""
+        try:
+            ended = self.digests()
+        except Damaged:
+            return ["digests.json"]
+        return [name for name, mark in ended.items() if not self._is(name, mark)]
+
+    def _is(self, name: str, mark: Sequence[Any]) -> bool:
+        try:
+            return bool(sha256_of(self.path / name, mark[0]) == mark[1])
+        except OSError:
+            return False
+
+    def _read(self, name: str, limit: int = TEXT) -> str:
+        """The text of a file; of a finished run, as it was when it ended."""
+        path = self.path / name
+        ended = self.digests() if self.finished else {}
+        with reading(path):
+            raw = read_bytes(path, limit)
+            if ended and ended.get(name) != [len(raw), hashlib.sha256(raw).hexdigest()]:
+                raise Damaged.at(path)
+            return raw.decode("utf-8")
+
+    def read_summary(self) -> dict[str, Any]:
+        """The run in one object, of one that ended."""
+        text, path = self._read("summary.json"), self.path / "summary.json"
+        try:
+            return held_summary(parsed(text))
+        except ValueError as error:
+            raise Damaged.at(path, f"cannot be read ({error})") from error
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
@@ -204,13 +327,17 @@ class Folder:
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of a file of this run; empty where it is not there."""
         path = self.path / name
-        with reading(path):
-            return load_file(path) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        if self.finished and (ended := self.digests()) and not self._is(name, ended.get(name, (0, None))):
+            raise Damaged.at(path)
+        with reading(path), opened(path):
+            return load_file(path)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of this run."""
         with reading(self.path / name):
-            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+            value = parsed(read_text(self.path / name))
         if not isinstance(value, dict):
             raise UsageError(f"{self.path / name} does not hold a JSON object")
         return value
@@ -221,48 +348,122 @@ class Folder:
         return from_outline(self.read_json("outline.json"), str(self.path / "outline.json")) if there else None
 
     def read_clients(self) -> list[dict[str, str]]:
-        """The lines of clients.csv."""
-        path = self.path / "clients.csv"
-        with reading(path), path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        """The lines of clients.csv: a number in every column, or nothing, but for names."""
+        text, path = self._read("clients.csv", CLIENTS), self.path / "clients.csv"
+        with reading(path):
+            rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+            heads = rows[0] if rows else []
+            if not {"client", "group", "accuracy_in_use", "loss_in_use"} <= set(heads) or len(set(heads)) < len(heads):
+                raise ValueError("its first line does not name the columns")
+            for number, row in enumerate(rows[1:], start=2):
+                if len(row) != len(heads):
+                    raise ValueError(f"line {number} has {len(row)} cells, not {len(heads)}")
+                for head, cell in zip(heads, row, strict=True):
+                    whole = head not in ("group", "took_part") or cell.isdecimal()
+                    if cell and head not in ("client", "group_name") and not (whole and math.isfinite(float(cell))):
+                        raise ValueError(f"line {number}: {head} is {cell[:40]!r}")
+            return [dict(zip(heads, row, strict=True)) for row in rows[1:]]
+
+    def read_edges(self) -> list[str]:
+        """The lines of edges.csv below its first; none where there are no edges."""
+        there = (self.path / "edges.csv").is_file()
+        return self._read("edges.csv").splitlines()[1:] if there else []
 
     def log(self, line: str) -> None:
         """A line for people, with the time."""
-        with contextlib.suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(self.path / "log.txt", "a", encoding="utf-8", opener=_at_once) as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
-        with writing(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        """One line of metrics.jsonl, and of its copy."""
+        line = json.dumps(row) + "\n"
+        for name in COPIES:
+            with writing(self.path), (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(line)
+        self._count(line)
+
+    def _count(self, line: str) -> None:
+        self._but_last, self._lines = self._metrics.hexdigest(), self._lines + 1
+        self._metrics.update(line.encode())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; of a run that goes on, those that its newest checkpoint has are compared."""
+        path, text = self.path / "metrics.jsonl", self._read("metrics.jsonl")
+        known = "" if self.finished else _lines(self._newest_history())
+        if not text.startswith(known):
+            raise Damaged.at(path, "is not what the newest checkpoint says")
+        goes_on, whole = self.begun and not self.finished, text.splitlines()
+        if goes_on and not text.endswith("\n"):
+            whole = whole[:-1]  # it may be being written
+        if goes_on and (since := len(whole) - known.count("\n")):
+            warnings.warn(
+                f"{self.path} is not finished: no checkpoint covers its last {since} evaluations", stacklevel=3
+            )
+        with reading(path):
+            rows = [held(LineForm, parsed(line)) for line in whole]
+            if any(a["round"] >= b["round"] for a, b in pairwise(rows)):
+                raise ValueError("its rounds are out of order")
+            return rows
+
+    def _newest_history(self) -> Sequence[dict[str, Any]]:
+        for manifest in self._manifests():
+            try:
+                found: list[dict[str, Any]] = read_manifest(manifest)["history"]
+            except DAMAGED as error:
+                warnings.warn(f"checkpoint {manifest.stem} of {self.path} is damaged ({why(error)})", stacklevel=4)
+                continue
+            return found
+        return ()
 
     def rewind_metrics(self, history: Sequence[dict[str, Any]]) -> None:
-        """Make metrics.jsonl what it was at a checkpoint."""
-        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in history))
+        """Make metrics.jsonl and its copy what they were at a checkpoint."""
+        lines = [json.dumps(row) + "\n" for row in history]
+        for name in COPIES:
+            self.write_text(name, "".join(lines))
+        self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0
+        for line in lines:
+            self._count(line)
 
-    def append_places(self, round: int, places: list[int]) -> None:
-        """One line of places.csv: the round, and every client's center."""
+    def append_places(self, round: int, places: list[int]) -> str:
+        """One line of places.csv, which is returned: the round, and every client's center."""
+        line = places_line(round, places)
         with writing(self.path), (self.path / "places.csv").open("a", encoding="utf-8") as file:
-            file.write(",".join(map(str, [round, *places])) + "\n")
+            file.write(line)
+        return line
 
-    def read_places(self) -> dict[int, list[int]]:
-        """Every client's center, by the round; a line cut short by an interruption is left out."""
+    def read_places(self, n_clients: int | None = None, n_centers: int | None = None) -> dict[int, list[int]]:
+        """Every client's center, by the round; refused where these are others than the clients and centers there are.
+
+        A line cut short by an interruption is left out.
+        """
         path = self.path / "places.csv"
-        found: dict[int, list[int]] = {}
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-                if line.endswith("\n") and re.fullmatch(r"\d+(,\d+)*\n", line):
-                    round, *places = map(int, line.split(","))
-                    found[round] = places
+        if not path.exists():
+            if self.finished and path.name in self.digests():
+                raise Damaged.at(path, "is missing")
+            return {}
+        found = _places_in(self._read("places.csv", PLACES))
+        for places in found.values():
+            if len(places) != (n_clients or len(places)) or max(places, default=0) >= (n_centers or 1 << 63):
+                raise Damaged.at(path, "does not fit the clients and centers of the run")
         return found
 
-    def rewind_places(self, rounds: Container[int]) -> dict[int, list[int]]:
-        """Make places.csv what it was at a checkpoint, from the rounds that were evaluated until then."""
-        kept = {r: places for r, places in self.read_places().items() if r in rounds}
-        if kept or (self.path / "places.csv").is_file():
-            lines = (",".join(map(str, [r, *places])) + "\n" for r, places in kept.items())
-            self.write_text("places.csv", "".join(lines))
-        return kept
+    def rewind_places(
+        self, then: Container[int], digest: str, rounds: Container[int]
+    ) -> tuple[dict[int, list[int]], list[str]]:
+        """Make places.csv what it was at a checkpoint, of the rounds evaluated until `then` those that are in `rounds`.
+
+        Where it cannot be, since its lines have another `digest` than those of then, it begins anew, and that is said.
+        """
+        path, kept = self.path / "places.csv", dict[int, list[int]]()
+        with contextlib.suppress(OSError, ValueError):
+            kept = {r: places for r, places in _places_in(read_text(path, PLACES)).items() if r in then}
+        text = "".join(starmap(places_line, kept.items()))
+        lost = digest not in ("", hashlib.sha256(text.encode()).hexdigest())
+        kept = {r: places for r, places in kept.items() if r in rounds and not lost}
+        if lost or kept or path.exists():
+            self.write_text("places.csv", "".join(starmap(places_line, kept.items())))
+        said = f"{path} is damaged: the centers that clients had until now are lost, and it goes on without them"
+        return kept, [said] if lost else []
 
     def save(self, checkpoint: Checkpoint, run: str = "") -> None:
         """Write a checkpoint and forget the oldest; the one before stays good until this one is."""
@@ -270,49 +471,137 @@ class Folder:
         tensors = self.path / "checkpoints" / f"{stem}.safetensors"
         with writing(tensors):
             tensors.parent.mkdir(exist_ok=True)
-        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run))
-        for old in self._manifests()[KEEP:]:
-            for file in (
-                *old.parent.glob(f"{old.stem}.*.bin"),
-                old.with_suffix(".safetensors"),
-                old,
-            ):  # found by the last
+            if (self.path / "places.csv").is_file():  # its digest is in the checkpoint; other tables can be made again
+                synced(self.path / "places.csv")
+            if len(checkpoint.history) != self._lines:  # interrupted after an evaluation
+                self.rewind_metrics(checkpoint.history)
+            for name in COPIES:
+                if self._lines:
+                    synced(self.path / name)
+        said = {"lines": self._lines, "sha256": self._metrics.hexdigest(), "but_last": self._but_last}
+        self.write_json(f"checkpoints/{stem}.json", save_checkpoint(tensors, checkpoint, run, said))
+        every = self._manifests()
+        kept = {manifest.stem for manifest in every[:KEEP]}
+        for old in every[KEEP:]:  # before its tensors: without them it would be a damaged one
+            old.unlink(missing_ok=True)
+        for file in tensors.parent.glob("round-*.*"):  # also of those that were killed between two files
+            if file.name.partition(".")[0] not in kept and file.is_file():
                 file.unlink(missing_ok=True)
 
-    def load(self, device: torch.device | str = "cpu", run: str = "") -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and what is wrong with those passed over."""
+    def load(
+        self, device: torch.device | str = "cpu", run: str = "", check: Callable[[Checkpoint], None] = lambda _: None
+    ) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole and passes a `check`, and what is wrong with those passed over."""
         problems: list[str] = []
         for manifest in self._manifests():
             try:
-                return load_checkpoint(manifest, run, device), problems
+                found = load_checkpoint(manifest, run, device)
+                check(found)
+            except OfAnotherRun:
+                raise
             except DAMAGED as error:
-                problems.append(f"checkpoint {manifest.stem} is damaged ({error}); the one before it is used")
+                problems.append(f"checkpoint {manifest.stem} is damaged ({why(error)}); the one before it is used")
+            else:
+                return found, problems
         return None, problems
 
-    def save_best(self, state: State, layout: Columns | None = None) -> None:
+    def load_last(
+        self, device: torch.device | str = "cpu", run: str = "", check: Callable[[Checkpoint], None] = lambda _: None
+    ) -> Checkpoint:
+        """The newest checkpoint; of a finished run the one that it ended with, or none."""
+        found, problems = self.load(device, run, check)
+        if self.finished:
+            last = [Path(name).stem for name in self.digests() if name.startswith("checkpoints/")]
+            if found is not None and last and f"round-{found.state.round:06d}" not in last:
+                problems.append(f"checkpoint {last[0]} is missing")
+            if problems:
+                wrong = problems[0].partition("; the one before")[0]
+                raise UsageError(
+                    f"{self.path}: {wrong}, and others are not the run's end: `polycentric resume {self.path}` trains "
+                    "what is lost again"
+                )
+        if found is None:
+            raise UsageError(f"{self.path} has no usable checkpoint: {'; '.join(problems) or 'there is none'}")
+        for problem in problems:
+            warnings.warn(problem, stacklevel=3)
+        return found
+
+    def save_best(self, state: State, layout: Columns | None = None, run: str = "") -> None:
         """The best state so far on the validation split."""
         saved = save_state(self.path / "best.safetensors", state)
-        self.write_json("best.json", {"round": state.round, **saved, "layout": layout or {}})
+        found = {"run": run, "round": state.round, **saved, "layout": layout or {}}
+        self.write_json("best.json", found | {"check": check_of(found)})
 
-    def load_best(self, device: torch.device | str = "cpu") -> State:
-        """The best state on the validation split."""
-        found = self.read_json("best.json")
+    def load_best(self, device: torch.device | str = "cpu", round: int | None = None, run: str = "") -> State:
+        """The best state on the validation split, which is that of `round`, and of the same `run`."""
         try:
+            found = held(StateForm, self.read_json("best.json"))
+            if found.keys() - {"round", "sha256", "disk", "layout"} and found.get("check") != check_of(found):
+                raise ValueError("its manifest was changed")
+            if (run and found.get("run", run) != run) or found["round"] != (found["round"] if round is None else round):
+                raise ValueError(f"it is of round {found['round']}, or of another run")
             return load_state(self.path / "best.safetensors", found, device)
         except DAMAGED as error:
-            raise UsageError(f"the best model of {self.path} is damaged: {error}") from error
+            raise UsageError(
+                f"the best model of {self.path} is damaged: {why(error)}; to train it again, delete "
+                f"{self.path / 'checkpoints'} and {self.path / 'summary.json'}, and `polycentric resume {self.path}`"
+            ) from error
 
     def _manifests(self) -> list[Path]:
         """Newest first."""
         found = (self.path / "checkpoints").glob("round-*.json")
-        return sorted((p for p in found if p.stem[6:].isdigit()), key=lambda p: int(p.stem[6:]), reverse=True)
+        named = (p for p in found if re.fullmatch("round-[0-9]{6,13}", p.stem))
+        return sorted(named, key=lambda p: int(p.stem[6:]), reverse=True)
 
 
-def _unbegun(path: Path) -> bool:
-    """Whether a folder holds what a run leaves that was killed before it had begun, and nothing else."""
-    names = {one.name for one in path.glob("*")}
-    known = {"checkpoints", "config.json", "outline.json", "log.txt", LOCK} | {n for n in names if n.endswith(".tmp")}
-    return "checkpoints" in names <= known and not any((path / "checkpoints").iterdir())
+def _free(path: Path) -> bool:
+    """Whether a folder holds nothing but what a run leaves that was ended before it had begun: nothing is lost."""
+    names = {one.name for one in path.iterdir() if not (one.name.startswith(".") and one.name.endswith(".tmp"))}
+    if not names <= BEFORE or names == {"log.txt"} or any((path / "checkpoints").glob("*")):
+        return False
+    if "config.json" not in names:
+        return True
+    with contextlib.suppress(UsageError):
+        return Settings.model_fields.keys() <= Folder(path).read_json("config.json").keys()  # and not somebody else's
+    return False
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)  # a pipe is not waited for
+
+
+def _unbegun(path: Path) -> UsageError:
+    return UsageError(
+        f"the run in {path} was ended before it had begun, and nothing of it is lost: type its `polycentric run` "
+        f"again, with --out {path}"
+    )
+
+
+def _mark(path: Path) -> list[Any]:
+    return [path.stat().st_size, sha256_of(path)]
+
+
+def _of_one(manifest: Path) -> list[Path]:
+    """The files of one checkpoint."""
+    return [manifest, manifest.with_suffix(".safetensors"), *manifest.parent.glob(f"{manifest.stem}.*.bin")]
+
+
+def _lines(history: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in history)
+
+
+def places_line(round: int, places: Sequence[int]) -> str:
+    """A line of places.csv."""
+    return ",".join(map(str, [round, *places])) + "\n"
+
+
+def _places_in(text: str) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for line in text.splitlines(keepends=True):
+        if re.fullmatch(r"[0-9]{1,13}(,[0-9]{1,13})*\n", line):
+            round, *places = map(int, line.split(","))
+            found[round] = places
+    return found
 
 
 def released_on_error(make: Callable[P, T]) -> Callable[P, T]:
@@ -337,7 +626,7 @@ def _runs_of(paths: Sequence[Path]) -> str:
     for path in paths:
         name, seed = path.name, 0
         with contextlib.suppress(*DAMAGED):
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            config = parsed(read_text(path / "config.json"))
             own = ", ".join(f"{key}={value}" for key, value in config["set"].items())
             name, seed = f"{config['method']}({own})" if own else config["method"], int(config["seed"])
         found[name] = min(found.get(name, (seed, path)), (seed, path))
@@ -350,5 +639,7 @@ def reading(path: Path) -> Iterator[None]:
     """A file that is not there or is damaged, in one line."""
     try:
         yield
+    except Damaged:
+        raise
     except (OSError, ValueError, RecursionError, SafetensorError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"{path} cannot be read: {why(error)}") from error

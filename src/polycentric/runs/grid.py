@@ -8,7 +8,6 @@ the same federation over several seeds, with a row for each method.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -26,10 +25,11 @@ import torch
 from ..data import Federation, parse
 from ..errors import Diverged
 from ..language import files_of, settings_in
+from ..language.files import sha256_of
 from ..language.own_code import digest_of, own_names
-from .folder import Folder, file_name
+from .folder import Damaged, Folder, file_name
 from .lock import BeingWritten, refused, writer
-from .paired import leading, reference_of, served, with_differences
+from .paired import leading, reference_of, served, with_differences, with_who
 from .recipes import parameters
 from .settings import Settings, unbracketed
 from .start import Given, attach_folder, built_method, load_data, prepared, resumed
@@ -56,7 +56,7 @@ def _files(settings: Settings) -> dict[str, str]:
             if settings.partition is not None:
                 parts.append(parse(settings.partition, settings.clients))
         _NAMED[key] = tuple(sorted(files_of(parts)))
-    files = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in _NAMED[key]}
+    files = {path: sha256_of(path) for path in _NAMED[key]}
     return files | {name: digest_of(name) for name in sorted(own_names(settings.model_dump()))}
 
 
@@ -70,8 +70,17 @@ def run_dir(settings: Settings, parent: Path) -> Path:
 
 def finished(settings: Settings, parent: Path) -> dict[str, Any] | None:
     """The summary of a cell that was run to its end; None if it was not."""
-    folder = Folder(run_dir(settings, parent))
-    return folder.read_json("summary.json") if folder.finished else None
+    return _ended(Folder(run_dir(settings, parent)))
+
+
+def _ended(folder: Folder) -> dict[str, Any] | None:
+    """The summary of a finished run; None where it was changed since, so that the run must write it again."""
+    try:
+        found = folder.read_summary() if folder.finished else None
+        return found and found | {"run_dir": str(folder.path)}  # where it is now
+    except Damaged as error:
+        warnings.warn(str(error), stacklevel=3)
+        return None
 
 
 def run_cell(
@@ -87,16 +96,19 @@ def _run_cell(
     path = run_dir(settings, parent)
     (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     with Folder(path).alone() as folder:
-        if folder.finished:  # by whoever wrote it until now
-            return folder.read_json("summary.json")
+        if (done := _ended(folder)) is not None:  # by whoever wrote it until now
+            return done
         try:
             given = Given(federation=federation())
             if folder.begun:
-                return resumed(folder, given)[0].go().summary()
+                made, problems = resumed(folder, given)
+                for problem in problems:
+                    warnings.warn(problem, stacklevel=2)
+                return made.go().summary()
             return attach_folder(prepared(settings, given, beside=beside), folder).go().summary()
         except Diverged as error:
             found = {"method": settings.method, "seed": settings.seed, "diverged": str(error), "run_dir": str(path)}
-            folder.write_json("summary.json", found)  # it would diverge again: once is enough
+            folder.finish(found)  # it would diverge again: once is enough
             return found
 
 
@@ -143,7 +155,7 @@ def _wait_for_others(cells: Sequence[Settings], parent: Path, say: Callable[[dic
         for cell in cells:
             path = run_dir(cell, parent)
             found = writer(path)
-            if found is None or Folder(path).finished:
+            if found is None or finished(cell, parent) is not None:
                 return
             owner, sign = found
             if signs.get(path) != sign:  # a file's times are another machine's: only that they change means something
@@ -287,7 +299,7 @@ def compare(
         for method in methods
     ]
     rows = compared(cells, Path(out), jobs, progress, list(methods) * seeds)
-    return with_differences(rows, cells, against)
+    return with_who(with_differences(rows, cells, against), cells)
 
 
 def known(method: str, settings: dict[str, Any]) -> dict[str, Any]:

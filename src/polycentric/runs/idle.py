@@ -55,11 +55,26 @@ def refuse_idle(settings: Settings, federation: Federation, clients: Simulation)
         settings.held_out == 0 or bool(clients.held_out_mask.any()),
         f"held_out={settings.held_out:g} of {federation.n_clients} clients is nobody: use a larger share",
     )
+    trains = len(clients.everyone(0)) > 0
+    require(
+        settings.held_out == 0 or trains,
+        f"held_out={settings.held_out:g} of {federation.n_clients} clients leaves nobody to train: use a smaller share",
+    )
     share = 0.0 if clients.attack is None else clients.attack.share
     able = len(clients.everyone(0))
     require(
         share == 0 or bool(clients.attackers.any()),
         f"attack with share={share:g} of {able} clients is nobody: use a larger share, or leave it out",
+    )
+    require(
+        share == 0 or not bool(clients.attackers.sum() == able),
+        f"attack with share={share:g} of {able} clients is everybody, and nobody is left to score: use a smaller share",
+    )
+    counts = ~clients.held_out_mask & ~clients.attackers
+    require(  # who hands over a federation without test examples wants its models, and knows it
+        bool(federation.test.sizes[counts].any()) or (federation.source is None and not len(federation.test)),
+        f"none of the {int(counts.sum())} clients whose scores count has test examples, so nothing would be measured: "
+        "use fewer clients, or smaller shares of held-out clients and attackers",
     )
 
 
@@ -70,9 +85,35 @@ def warn_idle(run: Run) -> None:
     for exchange in run.method.exchanges:
         if said := exchange.topology.beware(run.settings.rounds):
             warnings.warn(f"{run.method.name}: {said}", stacklevel=3)
+    if said := _outnumbered(run):
+        warnings.warn(said, stacklevel=3)
     if run.settings.fine_tune > 1 and trainer_of(run.method) is None:
         warnings.warn(
             f"fine_tune={run.settings.fine_tune} does nothing in {run.method.name}, whose clients take no training "
             "steps that could go on alone: there are no fine-tuned scores",
             stacklevel=3,
         )
+    if run.settings.dissimilarity and not run.clients.task.layouts["model"].width:
+        warnings.warn(
+            f"dissimilarity compares gradients of what clients share, and in {run.method.name} all of '{run.model}' is "
+            "their own: it is not measured; try --model mlp",
+            stacklevel=3,
+        )
+
+
+def _outnumbered(run: Run) -> str:
+    """What a robust rule will not stand, at the center that is worst off; empty: nothing."""
+    clients, said = run.clients, ""
+    everyone = clients.everyone(0)
+    liar = clients.attackers[everyone.index]
+    for exchange in run.method.exchanges:
+        if exchange.aggregate.linear or not exchange.sends or not len(everyone):
+            continue
+        counts = {(len(everyone), int(liar.sum()))}  # who is where is not known yet
+        if not exchange.topology.reads_updates:
+            receiver, sender, _ = exchange.up(run.state.memory, everyone, exchange.sends[0]).links
+            heard, lies = receiver.bincount(), receiver.bincount(liar[sender].double())
+            counts = {(n, int(bad)) for n, bad in zip(heard.tolist(), lies.tolist(), strict=True) if n}
+        told = [exchange.aggregate.beware(n, bad) for n, bad in sorted(counts, key=lambda it: it[1] / it[0])]
+        said = said or next((each for each in reversed(told) if each), "")
+    return said

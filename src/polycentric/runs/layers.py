@@ -25,19 +25,20 @@ def layers(folder: str | Path) -> dict[str, dict[str, Tensor]]:
     """
     there = Folder.open(Path(folder))
     settings, _ = there.read_config()
-    checkpoint, problems = there.load()
-    if checkpoint is None:
-        raise UsageError(f"{folder} has no checkpoint that is whole: {'; '.join(problems) or 'there is none'}")
+    checkpoint = there.load_last()
     state = checkpoint.state
     if there.finished and settings.patience and checkpoint.tally.best_round is not None:
-        state = there.load_best()
+        state = there.load_best(round=checkpoint.tally.best_round)
     good = bool(checkpoint.layout)
     require(good, f"{folder} was written by a version that did not say which layer is where: use pc.open(...).model_of")
     out: dict[str, dict[str, Tensor]] = {"centers": {}, "kept": {}}
     for key, every in checkpoint.layout.items():
         part, _, name = key.partition("/")
-        rows = getattr(state, part)[name].as_subclass(Tensor)
-        for layer in every:
-            shape = (len(rows), *map(int, layer["shape"]))
-            out[part][layer["name"]] = rows[:, int(layer["first"]) : int(layer["last"])].reshape(shape)
+        try:
+            rows = {"centers": state.centers, "kept": state.kept}[part][name].as_subclass(Tensor)
+            for layer in every:
+                shape = (len(rows), *layer["shape"])
+                out[part][layer["name"]] = rows[:, layer["first"] : layer["last"]].reshape(shape)
+        except (KeyError, RuntimeError, IndexError) as error:
+            raise UsageError(f"{folder}: the layout of its checkpoint does not fit its tensors ({key})") from error
     return {part: found for part, found in out.items() if found}

@@ -29,11 +29,13 @@ from datetime import datetime
 from pathlib import Path
 
 from ..errors import UsageError
+from ..language.files import parsed, read_text, why
 
 LOCK = "lock.json"
 NO_CONTAINER = "pid:[4026531836]"  # Linux's first namespace of processes
 HALF_WRITTEN_SECONDS = 2.0  # a lock that was created and says nothing yet
 BEAT_SECONDS = 10.0
+LARGEST = 1 << 16  # bytes of a lock
 
 
 class BeingWritten(UsageError):
@@ -69,7 +71,7 @@ class Owner:
     @staticmethod
     def of(text: str) -> Owner:
         """From the text of a lock; a ValueError if it is none."""
-        found = json.loads(text)
+        found = parsed(text)
         kinds = {field.name: int if field.name == "pid" else str for field in fields(Owner)}
         good = isinstance(found, dict) and all(type(found.get(name)) is kind for name, kind in kinds.items())
         if not good or not 0 < found["pid"] < 1 << 31 or not found["token"].isalnum():
@@ -170,6 +172,8 @@ def _created(path: Path, owner: Owner) -> bool:
         with path.open("x", encoding="utf-8") as file:  # O_CREAT | O_EXCL
             ours = True
             file.write(_words(owner))
+            file.flush()
+            os.fsync(file.fileno())  # after a power cut it still says who wrote, and that process is gone
     except FileExistsError:
         return False
     except BaseException:  # a full disk, Ctrl-C
@@ -188,13 +192,13 @@ def _read(path: Path) -> Owner | None:
     until = time.monotonic() + HALF_WRITTEN_SECONDS
     while True:
         try:
-            return Owner.of(path.read_text(encoding="utf-8"))
+            return Owner.of(read_text(path, LARGEST))
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError) as error:
+        except (ValueError, OSError) as error:
             if time.monotonic() > until:
                 raise BeingWritten(
-                    f"{path} cannot be read ({error}): if nobody writes {path.parent}, delete it"
+                    f"{path} cannot be read ({why(error)}): if nobody writes {path.parent}, delete it"
                 ) from error
             time.sleep(0.02)
 
@@ -203,7 +207,7 @@ def _give_back(path: Path, owner: Owner) -> None:
     """Remove a lock, if it is still the owner's, and the owner is this process and not one it was forked from."""
     if owner.pid == os.getpid():
         with contextlib.suppress(OSError, ValueError):
-            if Owner.of(path.read_text(encoding="utf-8")).token == owner.token:
+            if Owner.of(read_text(path, LARGEST)).token == owner.token:
                 path.unlink()
 
 

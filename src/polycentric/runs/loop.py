@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data import Federation
 from ..errors import Diverged, Lost, unknown
@@ -209,7 +209,7 @@ class Run:
         trips = tuple(made)
         self.clients.ranks.check(after)
         tally, late = self._account(trips)
-        check_finite(trips, late, before, after)  # after what needs no GPU: it waits for one
+        check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
         self.state, self.tally = self.stored(after), tally
         if self.settings.evaluates(after.round):
             self._evaluate(trips)
@@ -292,7 +292,8 @@ class Run:
         test = self.federation.test
         if self.settings.patience and self.tally.best_round is not None:
             if self.best is None:  # found before an interruption
-                saved = self.folder.load_best(self.clients.task.device) if self.folder else self.state
+                device, round = self.clients.task.device, self.tally.best_round
+                saved = self.folder.load_best(device, round) if self.folder else self.state
                 self.best = self.stored(self.shared(saved))
             self.state = self.best
             self.scores.pop("in_use", None)
@@ -302,6 +303,10 @@ class Run:
         if self.settings.fine_tune and (train := trainer_of(self.method)):
             tune = replace(train, epochs=self.settings.fine_tune, steps=None, terms=(), decay=1.0)
             self.scores["personalised"] = evaluate(self.method, self.state, self.clients, test, tune)
+        if self.settings.alone:
+            from .alone import trained_alone
+
+            self.scores["alone"] = trained_alone(self).scores["in_use"]
 
     # -- where states are held -----------------------------------------------------------------------------
 
@@ -324,19 +329,23 @@ class Run:
         return replace(state, kept=put[0], memory=state.memory | put[1])
 
 
-def check_finite(trips: Sequence[Trip], late: Sequence[int], before: State, after: State) -> None:
+def check_finite(
+    trips: Sequence[Trip], late: Sequence[int], before: State, after: State, attackers: Tensor | None = None
+) -> None:
     """Refuse to go on where most answers, or a center, are no numbers any more."""
+    attacked = attackers is not None and bool(attackers.any())
+    smaller = "a smaller share or size of the attack, or " * attacked + "a smaller learning rate"
     for trip, left_out in zip(trips, late, strict=True):
         asked = len(trip.cohort) - left_out
         lost = asked - len(trip.arrived)
         if 2 * lost > asked:
             raise Diverged(
                 f"round {before.round}: {lost} of {asked} clients sent NaN or infinity; "
-                "the training diverges: try a smaller learning rate, such as --set lr=0.01"
+                f"the training diverges: try {smaller}, such as --set lr=0.01"
             )
     if not bool(after.centers["model"].sum(dtype=torch.float64).isfinite()):
         raise Diverged(
-            f"round {before.round}: the model of a center became NaN or infinite; try a smaller learning rate "
+            f"round {before.round}: the model of a center became NaN or infinite; try {smaller} "
             "of the center, or of the clients, such as --set lr=0.01"
         )
 

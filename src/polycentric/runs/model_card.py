@@ -96,7 +96,7 @@ def description(run: Run, whose: Holder, path: Path, format: str, digest: str, l
         "recipe": federation.recipe,
         "layers": {name: list(tensor.shape) for name, tensor in task.module.state_dict().items()},
         "run": {"method": run.method.name, "rounds": run.state.round, "seed": run.clients.seed}
-        | {"identity": identity(run)},
+        | {"identity": run.folder.read_environment().get("identity") if run.folder else identity(run, None)},
         "data": {"name": federation.name, "fingerprint": federation.fingerprint, "note": federation.note},
         "versions": {name: found for name, found in versions().items() if name in ("polycentric", "torch")},
         "load": lines.splitlines(),

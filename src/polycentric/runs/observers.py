@@ -132,7 +132,8 @@ def consensus_of(now: Moment) -> dict[str, Any]:
 
 def dissimilar(now: Moment) -> dict[str, Any]:
     """How unlike the clients' gradients are; only where it is asked for, since it takes a pass over all data."""
-    return {"dissimilarity": dissimilarity(now.method, now.state, now.clients)}
+    unlike = dissimilarity(now.method, now.state, now.clients)
+    return {} if unlike is None else {"dissimilarity": unlike}
 
 
 def validated(now: Moment) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from ..parts.privacy import epsilon
 from ..round import Trip
 from .checkpoint import Checkpoint, columns
 from .evaluate import edge_scores
-from .folder import Folder
+from .folder import Folder, places_line
 from .loop import Callback
 from .machine import versions
 from .metrics import participation, plain, share_below
@@ -35,18 +36,19 @@ class Recorder(Callback):
 
     def __init__(self, folder: Folder, identity: str) -> None:
         self.folder, self.identity = folder, identity
-        self.saved, self.dropped = time.monotonic(), 0
+        self.saved, self.dropped, self.places = time.monotonic(), 0, hashlib.sha256()
 
     def on_start(self, run: Run) -> None:
         """The time to the first checkpoint begins."""
         self.saved, self.dropped = time.monotonic(), run.tally.dropped
+        self.places = hashlib.sha256("".join(starmap(places_line, run.places.items())).encode())
 
     def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
         """One line of metrics, one of places, and the best state."""
         if run.tally.best_round == run.state.round and run.best is run.state:
-            self.folder.save_best(run.state, columns(run.clients.task.layouts, run.state))
+            self.folder.save_best(run.state, columns(run.clients.task.layouts, run.state), self.identity)
         if run.state.round in run.places:
-            self.folder.append_places(run.state.round, run.places[run.state.round])
+            self.places.update(self.folder.append_places(run.state.round, run.places[run.state.round]).encode())
         self.folder.append_metrics(row)
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
@@ -63,18 +65,20 @@ class Recorder(Callback):
 
     def on_stop(self, run: Run) -> None:
         """A checkpoint of the last whole round."""
-        layout = columns(run.clients.task.layouts, run.state)
-        self.folder.save(Checkpoint(run.state, run.tally, tuple(run.history), layout), self.identity)
+        layout, places = columns(run.clients.task.layouts, run.state), self.places.hexdigest()
+        self.folder.save(Checkpoint(run.state, run.tally, tuple(run.history), layout, places), self.identity)
         self.saved = time.monotonic()
 
     def on_end(self, run: Run) -> None:
-        """Tables, and last of all the summary: a run that has one is finished."""
+        """Tables, and last of all the summary, with the digests of all that was written."""
+        self.folder.rewind_metrics(run.history)  # whatever became of the file since its lines were written
         self.folder.write_text("clients.csv", clients_table(run))
         if edges := edges_table(run):
             self.folder.write_text("edges.csv", edges)
-        for name, tensors in run.now.exchange.topology.tables(run.state.memory).items():
+        tables = run.now.exchange.topology.tables(run.state.memory)
+        for name, tensors in tables.items():
             self.folder.write_tensors(name, tensors)
-        self.folder.write_json("summary.json", summary(run))
+        self.folder.finish(summary(run), list(tables))
         programs, seconds = run.clients.compiled
         if programs:
             self.folder.log(f"compiled {programs} programs in {seconds:.1f} s")
@@ -95,6 +99,10 @@ def summary(run: Run) -> dict[str, Any]:
     if tuned is not None:  # and the share of clients that fine-tuning made worse
         after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))
         tuned |= plain({"share_worse": share_below(after, before)})
+    metrics = plain(run.metrics)
+    if "alone" in run.scores:
+        below = share_below(*(run.now.counted(run.scores[name]) for name in ("in_use", "alone")))
+        metrics |= plain({"share_below_alone": below})
     return {
         "method": run.method.name,
         "data": run.federation.name,
@@ -104,7 +112,7 @@ def summary(run: Run) -> dict[str, Any]:
         "rounds": run.state.round,
         "seconds": round(run.seconds, 3),
         "run_dir": str(run.folder.path) if run.folder else None,
-        "metrics": plain(run.metrics),
+        "metrics": metrics,
         "initial": counted("initial"),
         "personalised": tuned,
         **optimistic_scores(run),
@@ -184,19 +192,34 @@ def edges_table(run: Run) -> str:
     return "\n".join(["edge,accuracy,accuracy_in_cell", *lines, ""])
 
 
-def identity(made: Run) -> str:
-    """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into."""
+def identity(made: Run, threads: int | None) -> str:
+    """A digest of all that decides what a run comes to: what a checkpoint must share with the run it is loaded into.
+
+    None: of how many threads is not known, and neither are names and blocks, as in earlier versions.
+    """
     bound = made.settings.model_dump(exclude=without("bound"), exclude_defaults=True)  # later options orphan nobody
-    facts = [bound, repr(made.method), repr(made.clock), repr(made.clients.attack), made.federation.fingerprint]
-    text = json.dumps([*facts, made.clients.task.width, made.clients.task.precision], sort_keys=True, default=str)
+    facts: list[Any] = [
+        bound,
+        repr(made.method),
+        repr(made.clock),
+        repr(made.clients.attack),
+        made.federation.fingerprint,
+    ]
+    facts += [made.clients.task.width, made.clients.task.precision]
+    if threads is not None:
+        data = made.federation
+        groups = None if data.group is None else data.group.tolist()
+        facts += [threads, made.clients.block, data.classes, data.clients, data.group_names, groups]
+    text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def environment(made: Run) -> dict[str, Any]:
     """What a number depends on besides the settings."""
+    threads = torch.get_num_threads()
     return versions() | {
         "device": str(made.clients.task.device),
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "executor": made.clients.executor,
         "block": made.clients.block_size,
         "ranks": made.clients.ranks.size,
@@ -206,13 +229,13 @@ def environment(made: Run) -> dict[str, Any]:
         "method": repr(made.method),
         "clock": repr(made.clock),
         "attack": repr(made.clients.attack),
-        "identity": identity(made),
+        "identity": identity(made, threads),
     }
 
 
-def check_the_same(made: Run, folder: Folder) -> None:
-    """Refuse a run that is not the one in a folder: other data, another method, other cells."""
-    was = folder.read_json("environment.json")
+def check_the_same(made: Run, folder: Folder) -> str:
+    """Refuse a run that is not the one in a folder: other data, another method, other cells; returns its identity."""
+    was = folder.read_environment()
     if was.get("fingerprint") != made.federation.fingerprint:
         raise UsageError(
             f"the data are not those the run was started with (fingerprint {made.federation.fingerprint}, then "
@@ -224,10 +247,14 @@ def check_the_same(made: Run, folder: Folder) -> None:
         if was.get(what, now) != now:
             again = "restore its config.json and the files it names, or start a new run"
             raise UsageError(f"not the {what} that the run was started with: {again}")
-    if was.get("identity", identity(made)) != identity(made):
-        config = folder.path / "config.json"
-        raise UsageError(f"{config} was changed since the run was started: restore it, or start a new run")
+    known = identity(made, was.get("threads"))
+    if was.get("identity", known) not in (known, *([] if was["settings"] else [identity(made, None)])):
+        raise UsageError(
+            f"not what {folder.path} was started with: its config.json, or names of classes, clients or groups in its "
+            "data, were changed since; restore them, or start a new run"
+        )
     if was.get("executor", made.clients.executor) != made.clients.executor:
         folder.log(
             f"resumed with executor {made.clients.executor}, started with {was['executor']}: equal only to rounding"
         )
+    return str(was.get("identity", known))

@@ -166,7 +166,7 @@ def clients_of(run_dir: str) -> dict[str, dict[str, str]]:
 def served(run_dir: str) -> dict[str, float]:
     """How well every client is served at the end of a run, more is better; as `Scores.served`, from its folder."""
     rows = clients_of(run_dir)
-    right = all(row["accuracy_in_use"] for row in rows.values())
+    right = all(row.get("accuracy_in_use") for row in rows.values())
     return {n: float(row["accuracy_in_use"]) if right else -float(row["loss_in_use"]) for n, row in rows.items()}
 
 
@@ -198,14 +198,20 @@ def who(row: Row, reference: Row, metric: str, less: bool) -> Row:
     return {"of": of, **counted, "averaged": same, "clients": clients, "groups": [g for g in groups if g["group"]]}
 
 
-def with_who(row: Row, reference: Row, less: bool) -> Row:
-    """A row with its clients' gains (`who`), and the sentence on its difference with how many of them gain and lose."""
+def with_who(rows: list[Row], cells: Sequence[Settings], each: bool = False) -> list[Row]:
+    """Rows whose sentences also say how many clients gain and lose; `each`: with the gain of every client."""
+    (reference,) = (row for row in rows if row["difference"] is None)
+    return [row if row is reference else _with_clients(row, reference, cells, each) for row in rows]
+
+
+def _with_clients(row: Row, reference: Row, cells: Sequence[Settings], each: bool) -> Row:
     difference = row["difference"]
-    found = who(row, reference, difference["metric"], less)
+    found = who(row, reference, difference["metric"], is_less(difference["metric"], cells))
     total = found["gain"] + found["lose"] + found["same"]
-    counted = f"of {total} clients {found['gain']} gain and {found['lose']} lose"
+    anew = "" if found["averaged"] or found["seeds"] < 2 else f" (about {total // found['seeds']} in each seed)"
+    counted = f"of {total} clients{anew} {found['gain']} gain and {found['lose']} lose"
     told = f"{difference['told']}; {counted}" if total else difference["told"]
-    return row | {"who": found, "difference": difference | {"told": told}}
+    return row | {"difference": difference | {"told": told}} | ({"who": found} if each else {})
 
 
 def _averaged(found: list[Row]) -> list[Row]:

@@ -57,6 +57,8 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     values: dict[str, Any] = {}
     for key in own | inner:
         if key not in known:
+            sums = f"{name} takes no aggregate: what its clients send is added up, related or kept, and not averaged"
+            require(key != "aggregate", f"{sums}, so that no rule could take the place of a mean; leave it out")
             raise unknown(f"setting of {name}", key, known)
         wanted, fields = known[key].annotation, inner.get(key, {})
         if key in own:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, require, unknown
 from ..language import LARGEST, settings_in
+from ..language.files import read_bytes, why
 
 
 def option(default: Any, help: str, *, matters: bool = True, bound: bool = True, **bounds: Any) -> Any:
@@ -69,15 +70,16 @@ class Settings(BaseModel):
         {}, "A setting of the method or its parts: lr=0.1, epochs=5, select=uniform(n=10), select.n=20.", bound=False
     )
     evaluate_every: int | None = option(
-        None, "Rounds between evaluations. [default: about 50 in a run]", ge=1, bound=False
+        None, "Rounds between evaluations. [default: about 50 in a run]", ge=1, le=LARGEST, bound=False
     )
     checkpoint_every: int | None = option(
-        None, "Rounds between checkpoints. [default: every 30 seconds]", matters=False, ge=1
+        None, "Rounds between checkpoints. [default: every 30 seconds]", matters=False, ge=1, le=LARGEST
     )
     patience: int | None = option(
         None,
         "Early stopping: end after this many evaluations without a better validation score, and keep the best model.",
         ge=1,
+        le=LARGEST,
         bound=False,
     )
     monitor: str | None = option(
@@ -93,11 +95,16 @@ class Settings(BaseModel):
         None, "Stop once the test accuracy over all examples reaches this value.", gt=0, le=1, bound=False
     )
     fine_tune: int = option(
-        1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, bound=False
+        1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, le=1 << 20, bound=False
     )
     dissimilarity: bool = option(False, "Also measure how much the clients' gradients differ.", bound=False)
     optimistic: bool = option(
         False, "Also score centers chosen by the test labels: shows a bias, is not a result.", bound=False
+    )
+    alone: bool = option(
+        False,
+        "Also train every client alone, and report the share of clients that do better alone (share_below_alone).",
+        bound=False,
     )
     held_out: float = option(0.0, "Share of the clients held out of training; they are scored separately.", ge=0, lt=1)
     held_out_seed: int | None = option(
@@ -105,13 +112,15 @@ class Settings(BaseModel):
     )
     attack: str | None = option(
         None,
-        "Simulate attackers: nan, sign-flip, large-norm, same-value or label-flip, such as sign-flip(share=0.2).",
+        "Simulate attackers, such as sign-flip(share=0.2) or alie(share=0.2); `polycentric methods` names them all.",
         bound=False,
     )
     executor: Literal["auto", "looped", "stacked", "compiled"] = option(
         "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
     )
-    block: int | None = option(None, "Clients trained at once. [default: what fits the cache]", ge=1, bound=False)
+    block: int | None = option(
+        None, "Clients trained at once. [default: what fits the cache]", ge=1, le=LARGEST, bound=False
+    )
     workers: int = option(
         1, "Blocks of clients trained in parallel threads, on a CPU only.", matters=False, ge=1, le=1024
     )
@@ -161,6 +170,12 @@ class Settings(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """A digest of what a config.json holds, but for settings that a run may go on with another value of."""
+    said = {key: value for key, value in values.items() if key not in without("matters")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
 def without(how: str) -> set[str]:
     """The settings that are not `matters`, or not `bound`: see `option`."""
     extra = {name: field.json_schema_extra for name, field in Settings.model_fields.items()}
@@ -170,14 +185,9 @@ def without(how: str) -> set[str]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a dictionary."""
     try:
-        text = path.read_bytes()
-        if len(text) > 1 << 20:
-            raise UsageError(
-                f"{path} has {len(text)} bytes, more than a config may have (1 MiB): is it the right file?"
-            )
-        return tomllib.loads(text.decode("utf-8-sig"))
+        return tomllib.loads(read_bytes(path, 1 << 20).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = " ".join(why(error).split())
         raise UsageError(f"'{path}' cannot be read as TOML: {reason}") from error
 
 

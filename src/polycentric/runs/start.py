@@ -41,14 +41,14 @@ from ..tasks.goals import Loss
 from ..tasks.metric import Metric, metric_of
 from ..tasks.task import Task
 from ..topology.cells.deal import compare_cells
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, check_fits
 from .evaluate import evaluate
 from .folder import Folder, released_on_error
 from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
 from .observers import Observer
-from .outputs import Recorder, check_the_same, environment, identity
+from .outputs import Recorder, check_the_same, environment
 from .recipes import build_method, words_of
 from .settings import Settings, unbracketed
 
@@ -164,14 +164,12 @@ def open(
         given = {"federation": told} | given
     handed = _handed_over(there, [name for name in needs if name != "observers"], Given(**given))  # nothing is measured
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
-    check_the_same(made, there)
-    checkpoint, problems = there.load(made.clients.task.device, identity(made))
-    if checkpoint is None:
-        raise UsageError(f"{there.path} has no usable checkpoint: {'; '.join(problems) or 'there is none'}")
+    checkpoint = there.load_last(made.clients.task.device, check_the_same(made, there), _fits(made))
     made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
-    made.history, made.places = list(checkpoint.history), there.read_places()
+    made.history = list(checkpoint.history)
+    made.places = there.read_places(made.federation.n_clients, len(checkpoint.state.centers["model"]))
     if settings.patience and checkpoint.tally.best_round is not None:
-        made.state = there.load_best(made.clients.task.device)
+        made.state = there.load_best(made.clients.task.device, checkpoint.tally.best_round)
     if not made.federation.absent:
         made.scores["in_use"] = made.now.scores
     return made
@@ -322,6 +320,8 @@ def prepared(
 ) -> Run:
     """The run that settings describe, before its first round; `beside`: runs that share the device with it."""
     # Before the data are read: a mistake costs nothing.
+    unsaid = set(needs) - {"method", "federation", "observers"} if settings.alone else set()
+    require(not unsaid, f"alone=True needs {', '.join(sorted(unsaid))} by name (module:attribute): drop one of them")
     method = given.method or built_method(settings)
     clock = given.clock or built_clock(settings)
     attack = given.attack or built_attack(settings)
@@ -375,14 +375,30 @@ def attach_folder(made: Run, folder: Folder) -> Run:
     folder.write_config(made.settings.changed(**found), made.given)
     if "federation" in made.given:  # no words load it again
         folder.write_text("outline.json", json.dumps(outline(made.federation)) + "\n")
-    folder.write_json("environment.json", environment(made))
-    return _recorded(made, folder)
+    facts = environment(made)
+    folder.write_environment(facts)
+    return _recorded(made, folder, facts["identity"])
 
 
-def _recorded(made: Run, folder: Folder) -> Run:
+def _recorded(made: Run, folder: Folder, identity: str) -> Run:
     made.folder = folder
-    made.callbacks = (Recorder(folder, identity(made)), *made.callbacks)
+    made.callbacks = (Recorder(folder, identity), *made.callbacks)
     return made
+
+
+def _fits(made: Run) -> Callable[[Checkpoint], None]:
+    """What a checkpoint must be, to be gone on from."""
+    n_clients, topology = made.federation.n_clients, made.method.exchanges[-1].topology
+
+    def check(found: Checkpoint) -> None:
+        check_fits(found, made.state, n_clients, made.settings.rounds)
+        places = topology.assignment(made.state.memory | found.state.memory)
+        n = len(found.state.centers["model"])
+        begun = found.state.round > 0  # before that centers may be fewer: the first round makes them
+        if begun and places is not None and len(places) and not 0 <= int(places.min()) <= int(places.max()) < n:
+            raise ValueError("clients are assigned to centers that there are not")
+
+    return check
 
 
 @released_on_error
@@ -403,7 +419,8 @@ def resumed(
         if folder:
             settings, needs = folder.read_config(trust)
             _handed_over(folder, needs, given)
-            threads = folder.read_json("environment.json").get("threads")
+            folder.require_begun()
+            threads = folder.read_environment().get("threads")
             told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
             folder.claim()  # now: a mistake touches nothing
             require((settings, needs) == folder.read_config(trust), f"{folder.path} was resumed just now: try again")
@@ -413,7 +430,7 @@ def resumed(
         if ranks.size > 1:  # every rank takes its own
             settings = settings.changed(device=settings.device.partition(":")[0])
         made = prepared(settings, given, ranks, needs)
-        if isinstance(threads, int) and 1 <= threads <= 1024 and threads != torch.get_num_threads():
+        if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
     problems = continued(made, folder)
     if folder and rounds is not None:
@@ -426,12 +443,12 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
 
     `made` must be built from the same method, data, model and settings as the run that was interrupted.
     """
-    ranks, problems, checkpoint = made.clients.ranks, list[str](), None
+    ranks, problems, checkpoint, known = made.clients.ranks, list[str](), None, ""
     with ranks.together():
         if folder:
             folder.claim()
-            check_the_same(made, folder)
-            checkpoint, problems = folder.load(made.clients.task.device, identity(made))
+            known = check_the_same(made, folder)
+            checkpoint, problems = folder.load(made.clients.task.device, known, _fits(made))
             made.folder = folder
     made.scores["initial"] = evaluate(made.method, made.state, made.clients, made.federation.test)
     if text := ranks.text(json.dumps(checkpoint.to_json()) if checkpoint else ""):
@@ -443,12 +460,15 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
         made.history = [row for row in checkpoint.history if made.settings.evaluates(row["round"])]
     if folder:
         folder.rewind_metrics(made.history)
-        made.places = folder.rewind_places({row["round"] for row in made.history})
+        then, digest = (checkpoint.history, checkpoint.places) if checkpoint else ((), "")
+        known_then, now = ({row["round"] for row in rows} for rows in (then, made.history))
+        made.places, lost = folder.rewind_places(known_then, digest, now)
+        problems += lost
         for line in [*problems, f"resumed after round {made.state.round}"]:
             folder.log(line)
         if made.state.round < made.settings.rounds and not made.stopped:
             folder.unfinish()
-        _recorded(made, folder)
+        _recorded(made, folder, known)
     return problems
 
 

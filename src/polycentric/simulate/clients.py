@@ -1,7 +1,7 @@
 """The clients of a simulation: one machine, all clients, learned block by block."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, partial
 
 import torch
@@ -54,10 +54,13 @@ class Simulation:
     ranks: Ranks = ALONE
     first: InitVar[FirstRound | None] = None
     run: Executor = field(init=False, repr=False)
+    begins: Stacks = field(init=False, repr=False)  # (1, width) each: what attackers may remember of round 0
 
     def __post_init__(self, first: FirstRound | None) -> None:
         require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}; try 0.2")
         object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
+        begins = {} if first is None or self.attack is None else first.state.centers
+        object.__setattr__(self, "begins", {name: rows[:1].clone() for name, rows in begins.items()})
         check_workers(self.workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
         if self.block is None and first is not None:
@@ -113,7 +116,27 @@ class Simulation:
         """
         work = cohort.sizes * cohort.effort
         blocks = list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size))
-        yield from self.ranks.answers(blocks, lambda mine: self._learned(partial(self._answer, exchange, state), mine))
+        found = self.ranks.answers(blocks, lambda mine: self._learned(partial(self._answer, exchange, state), mine))
+        yield from self._colluded(exchange, state, list(found)) if self.attack and self.attack.knows else found
+
+    def _colluded(self, exchange: Exchange, state: State, answers: list[Answer]) -> list[Answer]:
+        """The answers once attackers have seen what the honest clients send: all of them, whoever learned it."""
+        assert self.attack is not None
+        lies = [self.attackers[answer.block.index] for answer in answers]
+        received = [receive(exchange, state, answer.block) for answer in answers]
+        sent = [dict(answer.sent) for answer in answers]
+        for name in exchange.sends:
+            start = [there.get(name, torch.zeros_like(rows[name])) for there, rows in zip(received, sent, strict=True)]
+            moved = [(rows[name] - at).double() for rows, at in zip(sent, start, strict=True)]
+            honest = torch.cat([rows[~mine.to(rows.device)] for rows, mine in zip(moved, lies, strict=True)])
+            n_lies = sum(int(mine.sum()) for mine in lies)
+            if not len(honest) or not n_lies:
+                continue
+            update = self.attack.update(name, honest, n_lies, self.seed)
+            for rows, at, mine in zip(sent, start, lies, strict=True):
+                here = mine.to(at.device)[:, None]
+                rows[name] = torch.where(here, at + update.to(at), rows[name])
+        return [replace(answer, sent=rows) for answer, rows in zip(answers, sent, strict=True)]
 
     def _learned(self, answer: Callable[[Cohort, Executor], Answer], blocks: Sequence[Cohort]) -> Iterator[Answer]:
         if self.workers > 1:
@@ -128,7 +151,9 @@ class Simulation:
         received = receive(exchange, state, block)
         sent, kept = visit(exchange, received, take(state.kept, block.index, self.task.device), run, block)
         if self.attack is not None:
-            sent = sent | self.attack.on({name: sent[name] for name in exchange.sends}, received, self.attackers, block)
+            sent = sent | self.attack.on(
+                {name: sent[name] for name in exchange.sends}, received, self.attackers, block, self.begins
+            )
         good = finite(sent | kept, len(block))
         if bool(good.all()):
             return Answer(block, aligned(sent), aligned(kept))

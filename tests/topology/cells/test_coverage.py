@@ -205,7 +205,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
         (lambda: CellRegions(""), "CellRegions has no clients"),
         (lambda: CellMap(0), "CellMap.edges must be from 1"),
         (lambda: CellMap(4, radius=-1), "CellMap.radius must be in (0, inf), got -1"),
-        (lambda: CellMap(4, metres=0), "CellMap.metres must be in (0, inf), got 0"),
+        (lambda: CellMap(4, metres=0), "CellMap.metres must be in (0, 1e12], got 0"),
         (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be in [0, inf), got nan"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...data.dealing import Partition, check_count, check_labels, only_classes, shared_out
+from ...data.dealing import Partition, check_count, check_labels, enough, only_classes, shared_out
 from ...data.federation import Federation, Pool
 from ...data.partition import Iid
 from ...errors import require
@@ -70,6 +70,7 @@ class InCells:
     def __call__(self, pool: Pool, seed: int) -> Pool:
         """The pool, dealt."""
         n = self.clients or self.cells.default_n_clients or 90
+        enough(pool, n)
         cells = covered(self.cells, n, seed)
         if self.setting == "a":
             dealt = Iid(n)(pool, seed)

@@ -93,7 +93,7 @@ class CellMap(Geometry):
             radius="(0, inf); try 0.3",
             speed="[0, inf); try 0.05",
             pause="[0, inf); try 0",
-            metres="(0, inf); try 1000",
+            metres="(0, 1e12]; try 1000",
         )
         both = self.speed and self.trace
         require(not both, "CellMap takes speed (clients move at random) or trace (as a file says), not both")

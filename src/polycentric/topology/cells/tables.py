@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import UsageError, require
+from ...errors import LARGEST_FLOAT, UsageError, require
 from ...language import part_of, register
+from ...language.files import read_bytes
 from .coverage import MOST_EDGES, MOST_LINKS, Coverage, Geometry
 
 MOST_BYTES = 64 << 20  # of a file that is read
@@ -39,7 +39,7 @@ def _numbers(path: str, line: int, row: Iterable[str], wanted: int) -> list[floa
         out = [float(word) for word in words]
     except ValueError:
         out = []
-    if len(out) != wanted or not all(map(math.isfinite, out)):
+    if len(out) != wanted or not all(abs(number) <= LARGEST_FLOAT for number in out):
         raise UsageError(f"'{path}', line {line}: {wanted} numbers are wanted, got '{','.join(words)}'"[:300])
     return out
 
@@ -48,7 +48,7 @@ def _read(path: str) -> str:
     try:
         small = Path(path).stat().st_size <= MOST_BYTES
         require(small, f"'{path}' is larger than {MOST_BYTES >> 20} MiB; write pairs client,edge")
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"'{path}' cannot be read: {reason}") from error

@@ -31,7 +31,7 @@ from ...stacks import Cohort, Links, Mixing, Stacks
 from ...stacks.draw import uniform
 from ..base import Direction, Wires
 from .assignment import ByDistance, inner_products
-from .seeding import lloyd, seeded
+from .seeding import MANY, ManyRows, lloyd, sampled, seeded
 from .splitting import cosines
 
 CLEARLY = 1e-6  # of the sum of squares, by which another grouping must be better than the present one
@@ -67,6 +67,8 @@ class Anchored(ByDistance):
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best grouping of the updates, under the labels that the fewest clients must change."""
+        if len(cohort) > MANY:
+            return self.place_many(memory, cohort, centers, sent)
         n, anchor = len(cohort), centers["model"].mean(0, dtype=torch.float64)
         if not n:  # nobody's answer was finite
             return {}
@@ -94,6 +96,24 @@ class Anchored(ByDistance):
         fit = self._fit("absent='last' needs to know how wide a model is")
         way = torch.zeros(n_clients, fit.width, dtype=fit.dtype)
         return memory | {"way": way, "way_round": torch.full((n_clients,), -1)}
+
+    def place_many(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
+        """The same where there are too many for their inner products: seeds are tried on some, as in `Seeding`."""
+        anchor, here = centers["model"].mean(0, dtype=torch.float64), memory["assignment"].cpu()[cohort.index]
+        some = sampled(cohort, self.k)
+        assert some is not None
+        gram = inner_products(sent["model"][some.to(sent["model"].device)], self.spans, origin=anchor)
+        gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)
+        draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
+        starts = [here[some], *(seeded(gram, each, "kmeans++") for each in draws)]
+        _, best = min((lloyd(gram, start, self.k, self.iterations) for start in starts), key=lambda run: run[0])
+        rows = ManyRows(sent["model"], self.spans, anchor, unit=self.by == "cosine")
+        total, found = rows.lloyd(some, best, self.k, self.iterations)
+        before = rows.spread(here, self.k)
+        if not total < before - CLEARLY * sum(float(part.square().sum()) for _, part in rows.parts()):
+            total, found = before, here
+        each = torch.full((len(cohort),), total / len(cohort), dtype=torch.float64)
+        return {"distance": each} | self.placed(memory, cohort, relabelled(found, here, self.k))
 
     def words(self, n_clients: int) -> str:
         """Who is grouped by what."""

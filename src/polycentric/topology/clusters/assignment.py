@@ -31,6 +31,7 @@ def shared_information(assignment: npt.NDArray[np.int64], group: npt.NDArray[np.
 
 
 COLUMNS = 1 << 13  # numbers of a row widened to float64 at once: for some hundred rows that stays in the cache
+MOST_CENTERS = 2000  # that clients are clustered to: a clustering takes time by clients times centers, many times
 Spans = tuple[tuple[int, int], ...] | None  # (first, last) columns of a row; None: all
 
 
@@ -103,11 +104,16 @@ class Clustered(Topology):
         }
 
     def shows(self, view: View) -> dict[str, float]:
-        """How many clusters have clients, how tight they are, how like known groups, and who moved."""
+        """How many clusters have clients, how tight they are, how like known groups, who moved, and who is attacked.
+
+        `among_attackers`: honest clients at a center that attackers belong to, where there are any.
+        """
         memory, trains = view.memory, view.trains
         place, placed = memory["assignment"].cpu(), memory.get("placed", trains).cpu()
         sizes = torch.bincount(place[trains])
         out = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) if len(sizes) else 0.0}
+        if bool((attacks := trains & ~view.honest).any()):
+            out["among_attackers"] = float((torch.isin(place, place[attacks]) & trains & view.honest).sum())
         if "moves" in memory:
             out["moves"] = float(memory["moves"].cpu()[trains].sum())
         if view.before is not None:
@@ -158,8 +164,14 @@ class ByDistance(Clustered):
 
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Self:
         """Knows where its features lie and how wide a row is, and has no more centers than there are clients."""
-        fit = Fit(layout.spans(self.features), like.shape[1], like.dtype)
-        return replace(self, k=min(self.k, n_clients) if self.together else clipped(self.k, n_clients), fit=fit)
+        fit, k = Fit(layout.spans(self.features), like.shape[1], like.dtype), self.k
+        k = min(k, n_clients) if self.together else clipped(k, n_clients)
+        require(
+            k <= MOST_CENTERS,
+            f"k={k} centers are too many to be found by clustering: take at most {MOST_CENTERS:,}, or nofed where "
+            "every client is to have a model of its own",
+        )
+        return replace(self, k=k, fit=fit)
 
     @property
     def spans(self) -> Spans:

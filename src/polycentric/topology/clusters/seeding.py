@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,10 +10,15 @@ import torch
 from torch import Tensor
 
 from ...errors import within
-from ...parts.aggregate import Robust
+from ...parts.aggregate import Aggregate
 from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
-from .assignment import ByDistance, inner_products, pieces
+from .assignment import ByDistance, Spans, inner_products, pieces
+
+MANY = 10_000  # rows whose inner products are all computed: 800 MB; of more, only those of some
+SAMPLE = 4096  # rows that seeds are tried on, where there are MANY
+FEW = 64  # centers up to which sums over clusters are a matrix product
+NUMBERS = 1 << 22  # float64 numbers of rows, or of distances, at once
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class OneBecomesMany(ByDistance):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, restarts=">= 1; try 20", seeding=("kmeans++", "random"))
+        within(self, restarts="[1, 10000]; try 20", seeding=("kmeans++", "random"))
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """Whatever else a center holds, every one of the K now has."""
@@ -51,7 +57,9 @@ class Seeding(OneBecomesMany):
 
         |x_i - c_k|^2 = G_ii - 2 mean_{j in k} G_ij + mean_{j,l in k} G_jl,      G = X X^T
 
-    G is summed over pieces of the width in float64, once; restarts then cost nothing that grows with the model.
+    G is summed over pieces of the width in float64, once; restarts then cost nothing that grows with the model. Of more
+    than 10,000 clients G would have a number for every two: seeds are then tried on 4,096 of them drawn at random (or
+    four times K), and Lloyd's iteration goes on over all rows from the means of the best partition.
     """
 
     restarts: int = 20
@@ -61,7 +69,8 @@ class Seeding(OneBecomesMany):
         """The best of many clusterings."""
         if not len(cohort):  # nobody's answer was finite
             return {}
-        gram = inner_products(sent["model"], self.spans)
+        rows, some = sent["model"], sampled(cohort, self.k)
+        gram = inner_products(rows if some is None else rows[some.to(rows.device)], self.spans)
         if self.k > 1 and len(cohort) > 1 and not float(gram.diag().max()) > 0:
             warnings.warn(
                 "all clients sent the same model, so clustering them means nothing and all go to the first center: "
@@ -70,6 +79,8 @@ class Seeding(OneBecomesMany):
             )
         runs = [self.lloyd(gram, cohort, restart) for restart in range(self.restarts)]
         total, assignment = min(runs, key=lambda run: run[0])
+        if some is not None:
+            total, assignment = ManyRows(rows, self.spans).lloyd(some, assignment, self.k, self.iterations)
         distance = torch.full((len(cohort),), total / max(1, len(cohort)), dtype=torch.float64)
         placed = torch.ones(len(cohort), dtype=torch.bool)
         return {"assignment": assignment, "distance": distance, "placed": placed} | self.noted(cohort, sent)
@@ -83,12 +94,16 @@ class Seeding(OneBecomesMany):
 def seeded(gram: Tensor, draws: Tensor, seeding: str) -> Tensor:
     """The nearest of K rows for every row, (rows,); the rows are drawn far apart ("kmeans++") or at "random"."""
     own, n = gram.diag(), len(gram)
-    seeds = [int(draws[0] * n)]
+    lying = gram.T.contiguous() if len(draws) > FEW else gram.T  # columns as rows: each is read as a whole
+    seeds, taken = [int(draws[0] * n)], torch.zeros(n, dtype=torch.bool)
+    far = torch.full((n,), math.inf, dtype=torch.float64)  # from the nearest seed so far
     for draw in draws[1:].tolist():
+        taken[seeds[-1]] = True
         chance = torch.ones(n, dtype=torch.float64)
         if seeding == "kmeans++":  # far rows are likely
-            chance = (own[:, None] - 2 * gram[:, seeds] + own[seeds]).min(1).values.clamp(min=0)
-        chance[seeds] = 0
+            far = torch.minimum(far, own - 2 * lying[seeds[-1]] + own[seeds[-1]])
+            chance = far.clamp(min=0)
+        chance[taken] = 0
         if not bool(chance.sum() > 0):  # fewer different rows than centers: the rest stay empty
             break
         seeds.append(int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1)))
@@ -99,15 +114,92 @@ def lloyd(gram: Tensor, nearest: Tensor, k: int, iterations: int) -> tuple[float
     """(intra-cluster distance, assignment) of Lloyd's iteration from an assignment; the lowest number wins ties."""
     own, distance = gram.diag(), gram[:, :0]
     for _ in range(max(1, iterations)):
+        count, mean, within = _means(gram, nearest, k)
+        distance = mean.mul_(-2).add_(own[:, None]).add_(torch.where(count > 0, within, math.inf))
+        last, nearest = nearest, distance.argmin(1)
+        if bool((nearest == last).all()):
+            break
+    return float(distance.min(1).values.clamp(min=0).sum()), nearest
+
+
+def _means(gram: Tensor, nearest: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """How many rows a center has, the mean of G over its rows (rows, centers), and the mean of that over them."""
+    if k <= FEW:
         belongs = torch.nn.functional.one_hot(nearest, k).double()
         count = belongs.sum(0)
-        mean = gram @ belongs / count.clamp(min=1)  # (clients, centers)
-        within = (belongs * mean).sum(0) / count.clamp(min=1)
-        distance = own[:, None] - 2 * mean + torch.where(count > 0, within, math.inf)
-        if bool((distance.argmin(1) == nearest).all()):
-            break
-        nearest = distance.argmin(1)
-    return float(distance.min(1).values.clamp(min=0).sum()), nearest
+        mean = gram @ belongs / count.clamp(min=1)
+        return count, mean, (belongs * mean).sum(0) / count.clamp(min=1)
+    # A product with so many columns of zeros would take K times as long as adding up rows.
+    count = torch.bincount(nearest, minlength=k).double()
+    sums = torch.zeros(k, len(gram), dtype=torch.float64).index_add_(0, nearest, gram)
+    mean = sums.div_(count.clamp(min=1)[:, None]).T
+    own = mean[torch.arange(len(gram)), nearest]
+    return count, mean, torch.zeros(k, dtype=torch.float64).index_add_(0, nearest, own) / count.clamp(min=1)
+
+
+def sampled(cohort: Cohort, k: int) -> Tensor | None:
+    """The rows that seeds are tried on, in rising order; None: all of them."""
+    if len(cohort) <= MANY:
+        return None
+    order = uniform(*cohort.key, "sample", cohort.index).argsort(stable=True)
+    return order[: min(MANY, max(SAMPLE, 4 * k))].sort().values
+
+
+@dataclass(frozen=True, eq=False)
+class ManyRows:
+    """Rows too many for their inner products: clustered by passes over them, some at a time in float64."""
+
+    rows: Tensor  # (rows, width)
+    columns: Spans = None
+    origin: Tensor | None = None  # (width,), what they are taken from
+    unit: bool = False  # of length one: only directions count
+
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """All rows once, on the host."""
+        width = self.rows.shape[1]
+        at = None if self.columns is None else torch.cat([torch.arange(*span) for span in self.columns])
+        step = max(1, NUMBERS // max(1, width))
+        for first in range(0, len(self.rows), step):
+            part = self.rows[first : first + step].double()
+            part = part if self.origin is None else part - self.origin.double()
+            part = (part if at is None else part[:, at.to(part.device)]).cpu()
+            norm = part.norm(dim=1, keepdim=True) if self.unit else torch.ones(1, 1)
+            yield slice(first, first + len(part)), part / torch.where(norm > 0, norm, 1.0).to(part)
+
+    def means(self, place: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(rows of every center, their mean) of a partition; a place of -1 is nowhere."""
+        sums = None
+        for here, part in self.parts():
+            sums = part.new_zeros(k + 1, part.shape[1]) if sums is None else sums
+            sums.index_add_(0, place[here].remainder(k + 1), part)
+        assert sums is not None
+        count = torch.bincount(place[place >= 0], minlength=k).double()
+        return count, sums[:k] / count.clamp(min=1)[:, None]
+
+    def spread(self, place: Tensor, k: int) -> float:
+        """The intra-cluster distance of a partition: sum_i |x_i|^2 - sum_k n_k |mean_k|^2."""
+        count, mean = self.means(place, k)
+        own = sum(float(part.square().sum()) for _, part in self.parts())
+        return max(0.0, own - float((count * mean.square().sum(1)).sum()))
+
+    def lloyd(self, some: Tensor, place: Tensor, k: int, iterations: int) -> tuple[float, Tensor]:
+        """(intra-cluster distance, assignment) of all rows, from the places of some; the lowest number wins ties."""
+        nearest = torch.full((len(self.rows),), -1)
+        nearest[some] = place
+        total = math.inf
+        for _ in range(max(1, iterations)):
+            count, mean = self.means(nearest, k)
+            own = torch.where(count > 0, mean.square().sum(1), math.inf)
+            last, nearest, total = nearest, torch.empty_like(nearest), 0.0
+            for here, part in self.parts():
+                for first in range(0, len(part), step := max(1, NUMBERS // k)):
+                    x = part[first : first + step]
+                    least, to = (own - 2 * x @ mean.T).min(1)
+                    nearest[here.start + first : here.start + first + len(x)] = to
+                    total += float((x.square().sum(1) + least).clamp(min=0).sum())
+            if bool((nearest == last).all()):
+                break
+        return total, nearest
 
 
 @dataclass(frozen=True)
@@ -126,12 +218,12 @@ class TrimmedSeeding(OneBecomesMany):
 
     restarts: int = 10
     iterations: int = 8
-    rule: Robust = field(kw_only=True)
+    rule: Aggregate = field(kw_only=True)
     outliers: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within(self, iterations=">= 1; try 8", outliers="[0, 0.5); try 0.1")
+        within(self, iterations="[1, 10000]; try 8", outliers="[0, 0.5); try 0.1")
 
     def place(self, memory: Stacks, cohort: Cohort, centers: Stacks, sent: Stacks) -> Stacks:
         """The best of several clusterings."""

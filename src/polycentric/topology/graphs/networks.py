@@ -22,6 +22,7 @@ import networkx
 
 from ...errors import UsageError, require, within
 from ...language import register
+from ...language.files import read_text
 from ...stacks.draw import seed_of
 
 Pair = tuple[int, int]
@@ -189,7 +190,7 @@ class Edges(Network):
                 raise UsageError(
                     f"'{path}' has {where.stat().st_size:,} bytes; an edge file may have at most {LARGEST:,}"
                 )
-            lines = where.read_text("utf-8").splitlines()
+            lines = read_text(where, LARGEST).splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise UsageError(f"the edge file '{path}' cannot be read: {reason}") from error

@@ -18,13 +18,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...errors import within
+from ...errors import require, within
 from ...stacks import Cohort, Links, Mixing, Stacks, View
 from ..base import Direction, Topology, Wires, nothing
 from ..graphs.gossip import Gossip, present, weights_for
 from ..graphs.networks import Disconnected, Network
 from ..star import Star
 from .covariance import TaskSets, cov_and_prec, floored, steepest
+
+MOST_PAIRS = 1 << 25  # of tasks in all covariances: some 10 GB in all that is made of them
+LARGE = 2000  # tasks in one covariance beyond which its eigenvectors take long
 
 
 class Tasks(Topology):
@@ -48,6 +51,7 @@ class Tasks(Topology):
     def remembers(self, n_clients: int) -> Stacks:
         """Examples of every client that came (0: it has not yet), and the matrices."""
         sets = self.sets(n_clients)
+        check_pairs(int(sets.sizes.square().sum()), int(sets.sizes.max()) if n_clients else 0)
         flat = sets.alone() if len(sets.sizes) == n_clients else torch.zeros(int(sets.place[-1]), dtype=torch.float64)
         return {
             "examples": torch.zeros(n_clients, dtype=torch.float64),
@@ -128,6 +132,20 @@ class Tasks(Topology):
     def shows(self, view: View) -> dict[str, float]:
         """The worst condition number among the covariances."""
         return {"condition": float(view.memory["condition"])}
+
+
+def check_pairs(pairs: int, largest: int) -> None:
+    """Refuse covariances that memory or patience have no room for; say it where a round will take minutes."""
+    advice = "with more clients use a sparse graph, such as dpa-sgd with graph=ring, or methods such as fesem"
+    require(
+        pairs <= MOST_PAIRS,
+        f"covariances of {pairs:,} pairs of tasks do not fit: there is room for {MOST_PAIRS:,}, which are "
+        f"{math.isqrt(MOST_PAIRS):,} clients where all are related; {advice}",
+    )
+    if largest > LARGE:
+        warnings.warn(
+            f"eigenvectors of a covariance of {largest:,} tasks may take minutes in every round; {advice}", stacklevel=2
+        )
 
 
 @dataclass(frozen=True)
@@ -287,6 +305,7 @@ class Duals(Topology):
 
     def remembers(self, n_clients: int) -> Stacks:
         """Sigma (zero where a task has not come), and what every task told of its share of the two objectives."""
+        check_pairs(n_clients**2, n_clients)
         told = {name: torch.zeros(n_clients, dtype=torch.float64) for name in ("examples", "primal", "dual")}
         sigma = torch.zeros(n_clients, n_clients, dtype=torch.float64)
         return told | {"covariance": sigma, "condition": torch.ones(1, dtype=torch.float64)}

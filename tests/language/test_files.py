@@ -1,0 +1,55 @@
+"""Files are read in one place: regular ones, within a limit, JSON that says one thing only."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+import polycentric
+from polycentric.language.files import opened, parsed, read_bytes, read_text, sha256_of
+
+PACKAGE = Path(polycentric.__file__).parent
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    assert read_bytes(path, 3) == b"abc" and read_text(path) == "abc"
+    with pytest.raises(OSError, match="it has 3 bytes, more than 2"):
+        read_bytes(path, 2)
+    assert sha256_of(path, 3) == sha256_of(path) != sha256_of(path, 4) == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are none elsewhere")
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, what in ((tmp_path / "pipe", "a pipe"), (tmp_path, "a folder"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(OSError, match=f"it is {what}, not a regular file"):
+            opened(path)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "NaN", '{"a": Infinity}', "[" * 200_000, "", "{", "1" * 9999])
+def test_json_that_says_two_things_or_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parsed(text)
+
+
+def test_nobody_else_opens_a_file_for_reading() -> None:
+    """But for what the system says of itself, files that this process has just written, and locks that are created."""
+    free = {"language/files.py", "runs/export.py", "runs/lock.py", "simulate/disk_state.py"}
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        if name in free or name.startswith("reproduce/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                modes = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+                reads = node.func.attr == "open" and any(mode in ("r", "rb") for mode in modes)
+                loads = node.func.attr in ("read_text", "read_bytes") and not isinstance(node.func.value, ast.Name)
+                if reads or loads:
+                    wrong.append(f"{name}, line {node.lineno}")
+    assert wrong == []

@@ -1,0 +1,99 @@
+"""Clusterings of many clients and to many centers: the same partitions, without a number for every two clients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import polycentric as pc
+from polycentric.data import Federation
+from polycentric.errors import UsageError
+from polycentric.stacks.draw import uniform
+from polycentric.topology.clusters import anchor, seeding
+from polycentric.topology.clusters.assignment import inner_products
+from polycentric.topology.clusters.seeding import ManyRows, Seeding, lloyd, seeded
+from support import Largest, Make, everyone, random
+
+
+def groups(n: int, k: int = 4, width: int = 6) -> tuple[Tensor, Tensor]:
+    """Rows of k groups far apart, and whose every row is."""
+    group = torch.arange(n) % k
+    return random(1, n, width) + 30 * torch.eye(k, width, dtype=torch.float64)[group], group
+
+
+def same_partition(a: Tensor, b: Tensor) -> bool:
+    return bool(((a[:, None] == a) == (b[:, None] == b)).all())
+
+
+def test_seeds_are_drawn_by_the_distance_from_all_seeds_before() -> None:
+    gram, draws = inner_products(random(0, 40, 5)), uniform(0, "seeding", torch.arange(9))
+    own, seeds = gram.diag(), [int(draws[0] * 40)]
+    for draw in draws[1:].tolist():  # the definition, all minima anew
+        chance = (own[:, None] - 2 * gram[:, seeds] + own[seeds]).min(1).values.clamp(min=0)
+        chance[seeds] = 0
+        seeds.append(int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=39)))
+    by_hand = (own[:, None] - 2 * gram[:, seeds] + own[seeds]).argmin(1)
+    assert torch.equal(seeded(gram, draws, "kmeans++"), by_hand)
+
+
+@pytest.mark.parametrize("k", [3, 17])
+def test_many_centers_are_the_means_that_few_are(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gram = inner_products(random(2, 60, 5))
+    start = seeded(gram, uniform(0, "seeding", torch.arange(k)), "kmeans++")
+    few = lloyd(gram, start, k, 100)
+    monkeypatch.setattr(seeding, "FEW", 1)
+    many = lloyd(gram, start, k, 100)
+    assert many[0] == pytest.approx(few[0], rel=1e-12) and torch.equal(many[1], few[1])
+
+
+@pytest.mark.parametrize("pieces", [7, 1 << 22])
+def test_many_clients_are_clustered_as_few_are(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, group = groups(200)
+    part, cohort = Seeding(4), everyone(200)
+    exact = part.place({}, cohort, {}, {"model": rows})
+    monkeypatch.setattr(seeding, "MANY", 100)
+    monkeypatch.setattr(seeding, "SAMPLE", 40)
+    monkeypatch.setattr(seeding, "NUMBERS", pieces)
+    with Largest() as largest:
+        some = part.place({}, cohort, {}, {"model": rows})
+    assert same_partition(some["assignment"], group) and same_partition(exact["assignment"], group)
+    assert float(some["distance"][0]) == pytest.approx(float(exact["distance"][0]), rel=1e-9)
+    assert largest.bytes < 200 * 200 * 8  # no number for every two clients
+
+
+@pytest.mark.parametrize("by", ["cosine", "distance"])
+def test_many_updates_are_grouped_as_few_are(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, group = groups(200)
+    part, cohort = anchor.Anchored(4, by=by), everyone(200)  # type: ignore[arg-type]
+    memory, centers = part.remembers(200), {"model": torch.zeros(4, 6, dtype=torch.float64)}
+    memory["assignment"] = (group + (torch.arange(200) < 10)) % 4  # ten are in the wrong group
+    exact = part.place(memory, cohort, centers, {"model": rows})
+    for module, name, value in ((anchor, "MANY", 100), (seeding, "MANY", 100), (seeding, "SAMPLE", 40)):
+        monkeypatch.setattr(module, name, value)
+    some = part.place(memory, cohort, centers, {"model": rows})
+    assert torch.equal(some["assignment"], exact["assignment"]) and same_partition(some["assignment"], group)
+    assert float(some["distance"][0]) == pytest.approx(float(exact["distance"][0]), rel=1e-6)
+
+
+def test_rows_have_the_spread_of_their_inner_products() -> None:
+    rows, place = random(3, 30, 5), torch.arange(30) % 4
+    gram = inner_products(rows, origin=torch.ones(5))
+    assert ManyRows(rows, None, torch.ones(5)).spread(place, 4) == pytest.approx(
+        anchor.spread(gram, place, 4), rel=1e-12
+    )
+
+
+def many(n: int, blobs: Make) -> Federation:
+    return blobs((1,) * n, test=1, shape=(2,), classes=2)
+
+
+def test_more_centers_than_can_be_found_are_refused_before_the_first_round(blobs: Make) -> None:
+    with pytest.raises(UsageError, match=r"k=2001 centers are too many .* at most 2,000, or nofed"):
+        pc.run(pc.fesem(k=2001), many(2001, blobs), model="logistic", rounds=1)
+
+
+@pytest.mark.parametrize("method", ["mtl", "mocha"])
+def test_covariances_that_do_not_fit_are_refused_before_the_first_round(method: str) -> None:
+    with pytest.raises(UsageError, match=r"100,000,000 pairs of tasks do not fit: .* 5,792 clients"):
+        pc.METHODS[method]().exchanges[-1].topology.remembers(10_000)
