@@ -126,12 +126,14 @@ class Touches:
         return call
 
     def _sync(self, descriptor: int) -> None:
-        """Nothing is synced, since nobody cuts the power; amid: half of the file is there."""
-        name = self._called(os.readlink(f"/proc/self/fd/{descriptor}"))
+        """Nothing is synced, since nobody cuts the power; amid: half of a file that has no name yet is there."""
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        name = self._called(path)
         if name:
             self._touch("before", f"sync {name}")
             found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and self._at("amid", f"sync {name}"):
+            ours = path.endswith(".tmp") and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+            if ours and self._at("amid", f"sync {name}"):
                 os.ftruncate(descriptor, found.st_size // 2)
                 self._die()
             self._touch("after", f"sync {name}")
