@@ -171,13 +171,14 @@ def history_in(folder: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     A run that was to take more rounds has left out its last row, where it would not have been evaluated there.
     """
+    found = list[list[str]]()
     for name in COPIES:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             text = read_text(folder / name, METRICS) if said["lines"] else ""
-        except (OSError, ValueError):
-            continue
-        lines = text.splitlines(keepends=True)[: said["lines"]]
-        for rows, digest in ((lines, said["sha256"]), (lines[: said["lines"] - 1], said["but_last"])):
+            found.append(text.splitlines(keepends=True)[: said["lines"]])
+    shorter = [lines[: said["lines"] - 1] for lines in found]  # only where neither is whole: one may have been cut there
+    for each, digest in ((found, said["sha256"]), (shorter, said["but_last"])):
+        for rows in each:
             if hashlib.sha256("".join(rows).encode()).hexdigest() == digest:
                 return [held(LineForm, parsed(row)) for row in rows]
     raise ValueError(f"{' and '.join(COPIES)} were changed")

@@ -392,6 +392,9 @@ def _fits(made: Run) -> Callable[[Checkpoint], None]:
 
     def check(found: Checkpoint) -> None:
         check_fits(found, made.state, n_clients, made.settings.rounds)
+        known = {row["round"] for row in found.history}
+        if lost := [r for r in range(found.state.round + 1) if made.settings.evaluates(r) and r not in known]:
+            raise ValueError(f"the line of round {lost[0]} in metrics.jsonl is lost")
         places = topology.assignment(made.state.memory | found.state.memory)
         n = len(found.state.centers["model"])
         begun = found.state.round > 0  # before that centers may be fewer: the first round makes them
