@@ -1,7 +1,8 @@
 """One writer for every run's folder: a file, lock.json, that is created by one process only and says which.
 
-It is created with O_CREAT | O_EXCL, which local disks and NFS (since version 3) do for exactly one of many; fcntl,
-which network disks may ignore, is not used. Who finds the file asks whether its owner has ended:
+It is written under another name and linked to its own, which local disks and NFS do for exactly one of many, so that it
+is never half written; where a disk has no links it is created with O_CREAT | O_EXCL. fcntl, which network disks may
+ignore, is not used. Who finds the file asks whether its owner has ended:
 
     same machine, no such process, or a younger one under its number    ended: taken over
     same machine, started again since                                   ended: taken over
@@ -166,14 +167,31 @@ def _take(path: Path, owner: Owner) -> Owner | None:
 
 
 def _created(path: Path, owner: Owner) -> bool:
-    """Create a lock; False: there is one."""
+    """Create a lock that says at once whose it is; False: there is one."""
+    whole = path.with_name(f".lock-{owner.token}.{path.name}.tmp")
+    try:
+        with whole.open("x", encoding="utf-8") as file:
+            file.write(_words(owner))
+            file.flush()
+            os.fsync(file.fileno())  # after a power cut it still says who wrote, and that process is gone
+        os.link(whole, path)
+    except FileExistsError:
+        return False
+    except (OSError, NotImplementedError):
+        if not whole.exists():  # nothing can be written here
+            raise
+        return _created_in_place(path, owner)  # a disk without links
+    finally:
+        whole.unlink(missing_ok=True)
+    return True
+
+
+def _created_in_place(path: Path, owner: Owner) -> bool:
     ours = False
     try:
         with path.open("x", encoding="utf-8") as file:  # O_CREAT | O_EXCL
             ours = True
             file.write(_words(owner))
-            file.flush()
-            os.fsync(file.fileno())  # after a power cut it still says who wrote, and that process is gone
     except FileExistsError:
         return False
     except BaseException:  # a full disk, Ctrl-C

@@ -1,0 +1,229 @@
+"""All figures of docs/reliability.md by one command: `make reliability` (bounded to half an hour), or `--short`.
+
+Every figure is made of parts that run in processes of their own, as many beside each other as there are cores. A part
+that takes too long is ended, and the page says of how many cases a figure is made. Seeds are the numbers of the parts,
+so that whatever goes wrong can be seen again; what went wrong is listed below the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reliability.md"
+Found = dict[str, Any]  # of, bad: [what to look at], and told: more words
+
+# figure: what it says, what is wanted, (parts, cases of each) in the long form and in the short one
+FIGURES: dict[str, tuple[str, str, tuple[int, int], tuple[int, int]]] = {
+    "kills": (
+        "runs killed at random and named moments, every method, in memory, on disk and with two ranks: bit-identical "
+        "after resuming",
+        "300 of 300",
+        (5, 60),
+        (1, 12),
+    ),
+    "writers": ("two writers on one run, sweep or comparison: spoiled", "0", (2, 20), (1, 4)),
+    "damaged": (
+        "damaged files of interrupted and finished runs: tracebacks, hangs, or other results without a word",
+        "0 of 3,000",
+        (12, 250),
+        (1, 60),
+    ),
+    "edited": ("edited settings, environments and manifests: other bits without a word", "0", (1, 0), (1, 20)),
+    "forged": ("forged folders with right digests: tracebacks or hangs", "0 of 2,000", (8, 250), (1, 40)),
+    "hostile": (
+        "hostile settings and files: tracebacks, hangs, more than 2 GB, or numbers without meaning",
+        "0 of 30,000",
+        (30, 1000),
+        (1, 300),
+    ),
+    "power": ("states that a power cut may leave of a run: not resumed", "0, all enumerated", (2, 0), (1, 40)),
+    "attackers": (
+        "2 of 11 clients hostile, 16 attacks, IID and Dirichlet(0.3): within 3 points of the clean mean, the best rule",
+        "16 and 16",
+        (2, 16),
+        (0, 0),
+    ),
+}
+
+
+# -- one part, in a process of its own --------------------------------------------------------------------------------
+
+
+def _kills(part: int, cases: int) -> Found:
+    from reliability.kills import kills
+
+    found = kills(cases, seed=part, jobs=1)
+    bad = [f"{one['name']}: {one['wrong']} ({one['again']})" for one in found["bad"]]
+    return {"of": found["of"], "bad": bad, "kills": found["kills"]}
+
+
+def _writers(part: int, cases: int) -> Found:
+    from reliability.writers import writers
+
+    found = writers(cases, seed=part)
+    return {"of": found["of"], "bad": [f"{one['kind']}: {one['wrong']} ({one['again']})" for one in found["bad"]]}
+
+
+def _damage(kind: str) -> Callable[[int, int], Found]:
+    def counted(part: int, cases: int) -> Found:
+        from reliability import damage
+
+        os.fsync = lambda descriptor: None  # type: ignore[assignment]  # what is read is what was written
+        with tempfile.TemporaryDirectory() as folder:
+            scene = damage.Scene(Path(folder) / "scene")
+            found = getattr(damage, kind)(cases or None, part, scene)
+        return {"of": found.cases, "bad": found.bad}
+
+    return counted
+
+
+def _hostile(part: int, cases: int) -> Found:
+    from reliability.hostile import hostile
+
+    found = hostile(cases, 7, part * cases)
+    return {"of": found.cases, "bad": [f"case {number} of seed 7: {what}" for number, what, _, _ in found.wrong]}
+
+
+def _power(part: int, cases: int) -> Found:
+    from reliability.power import ON_DISK, cut
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = cut(cases or None, 0, Path(folder).resolve(), ON_DISK if part else [])
+    return {"of": found.cases, "bad": found.bad}
+
+
+def _attackers(part: int, cases: int) -> Found:
+    from polycentric.reproduce.hostile import held
+
+    kind = ("IID", "Dirichlet(0.3)")[part]
+    stood = held(kind)
+    return {"of": 16, "bad": [f"{kind}: {16 - stood} attacks cost more"] if stood < 16 else [], "lost": 16 - stood}
+
+
+PARTS: dict[str, Callable[[int, int], Found]] = {
+    "kills": _kills,
+    "writers": _writers,
+    "hostile": _hostile,
+    "power": _power,
+    "attackers": _attackers,
+    **{kind: _damage(kind) for kind in ("damaged", "edited", "forged")},
+}
+
+
+def one_part(figure: str, part: int, cases: int) -> None:
+    """Run a part, and say what was found as the last line."""
+    import torch
+
+    torch.set_num_threads(1)
+    found = PARTS[figure](part, cases)
+    print("\n" + json.dumps(found))
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+def told_by(figure: str, part: int, cases: int, until: float) -> Found:
+    """What a part found, or that it did not end in time."""
+    left = until - time.monotonic()
+    if left <= 0:
+        return {"of": 0, "bad": [], "late": 1}
+    command = [sys.executable, str(Path(__file__)), "--part", figure, str(part), str(cases)]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    setting = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POLYCENTRIC_DEVICE": "cpu"}
+    try:
+        done = subprocess.run(command, env=setting, capture_output=True, text=True, timeout=left)
+    except subprocess.TimeoutExpired:
+        return {"of": 0, "bad": [], "late": 1}
+    lines = done.stdout.splitlines()
+    try:
+        found: Found = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        return {"of": 1, "bad": [f"part {part} of {figure} ended with {done.returncode}: {done.stderr[-300:]}"]}
+    return found
+
+
+def all_figures(short: bool, minutes: float, jobs: int) -> dict[str, Found]:
+    """Every figure from all its parts; the long ones begin first."""
+    until = time.monotonic() + 60 * minutes
+    plan = [
+        (figure, part, cases)
+        for figure, (_, _, long, brief) in FIGURES.items()
+        for parts, cases in [brief if short else long]
+        for part in range(parts)
+    ]
+    plan.sort(key=lambda one: one[0] not in ("kills", "power", "attackers"))
+    found: dict[str, list[Found]] = {figure: [] for figure in FIGURES}
+    with ThreadPoolExecutor(jobs) as pool:
+        told = pool.map(lambda one: told_by(*one, until), plan)
+        for number, ((figure, part, _), one) in enumerate(zip(plan, told, strict=True), 1):
+            found[figure].append(one)
+            said = "not in time" if "late" in one else f"{one['of']} cases, {len(one['bad'])} bad"
+            print(f"{number} of {len(plan)}: {figure} {part}: {said}", flush=True)
+    keys = {figure: {key for one in each for key in one} - {"bad"} for figure, each in found.items()}
+    return {
+        figure: {key: sum(one.get(key, 0) for one in each) for key in keys[figure]}
+        | {"bad": [case for one in each for case in one["bad"]]}
+        for figure, each in found.items()
+        if each
+    }
+
+
+def page(found: dict[str, Found], seconds: float, jobs: int) -> str:
+    """The table for people."""
+    lines = ["| figure | target | found |", "|---|---|---|"]
+    wrong: list[str] = []
+    for figure, one in found.items():
+        what, target, *_ = FIGURES[figure]
+        of, bad, late = one.get("of", 0), len(one["bad"]), one.get("late", 0)
+        if figure == "kills":
+            told = f"{of - bad} of {of}, killed {one.get('kills', 0)} times"
+        elif figure == "attackers":
+            told = f"{of - one.get('lost', 0)} of {of} together, seed 0"
+        else:
+            told = f"{bad} of {of:,}"
+        told += f"; {late} parts did not end in time" if late else ""
+        lines.append(f"| {what} | {target} | {told} |")
+        wrong += [f"- {figure}: {case}" for case in one["bad"]]
+    where = f"Python {platform.python_version()}, {jobs} processes beside each other, {seconds / 60:.0f} minutes"
+    return (
+        "\n".join([*lines, "", f"Measured by `make reliability` ({where}).", *(["", *wrong] if wrong else [])]) + "\n"
+    )
+
+
+def main() -> int:
+    """Measure, and write the page between its marks."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--short", action="store_true", help="a minute or two; nothing is written")
+    asked.add_argument("--minutes", type=float, default=30.0, help="no part goes on beyond that")
+    asked.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parts beside each other")
+    asked.add_argument("--out", type=Path, default=PAGE, help="the page whose table is replaced")
+    asked.add_argument("--part", nargs=3, metavar=("FIGURE", "NUMBER", "CASES"), help="one part, as JSON")
+    given = asked.parse_args()
+    if given.part:
+        one_part(given.part[0], int(given.part[1]), int(given.part[2]))
+        return 0
+    began = time.monotonic()
+    found = all_figures(given.short, given.minutes, given.jobs)
+    table = page(found, time.monotonic() - began, given.jobs)
+    print(table)
+    if not given.short:
+        before, _, rest = given.out.read_text(encoding="utf-8").partition("<!-- figures -->\n")
+        after = rest.partition("<!-- end of figures -->")[2]
+        given.out.write_text(f"{before}<!-- figures -->\n{table}<!-- end of figures -->{after}", encoding="utf-8")
+    return int(any(one["bad"] for one in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
