@@ -15,6 +15,7 @@ as the command does it. What counts as wrong:
 from __future__ import annotations
 
 import argparse
+import copy
 import contextlib
 import io
 import json
@@ -307,7 +308,7 @@ def by_leaf(r: random.Random) -> Callable[[], None]:
                 if r.random() < 0.2:
                     del at[key]
                 else:
-                    at[key] = r.choice(odd)
+                    at[key] = copy.deepcopy(r.choice(odd))
                 break
             at = at[key]
     raw = json.dumps(whole).encode()

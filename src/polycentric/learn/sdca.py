@@ -12,7 +12,6 @@ Several classes are one problem each against the rest, with the same Sigma; for 
 other and the classifier is the usual one. The last number of x is 1: a bias, under the same penalty as the rest.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +41,8 @@ class Sdca(Learner):
 
     def __post_init__(self) -> None:
         require(
-            0 < self.share < math.inf, f"share of the examples in a round must be positive, got {self.share}; try 0.5"
+            0 < self.share <= 1000,
+            f"share of the examples in a round must be in (0, 1000], got {self.share}; try 0.5",
         )
 
     def keeps_each(self, like: Tensor, largest: int, n_outputs: int) -> Stacks:

@@ -127,7 +127,7 @@ class Clipping(BeforeRule):
 
     def __post_init__(self) -> None:
         _check_share(self, self.attackers)
-        within(self, radius="> 0; try 1", iterations=">= 1; try 1")
+        within(self, radius="> 0; try 1", iterations="[1, 1000]; try 1")
 
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the shortened rows."""

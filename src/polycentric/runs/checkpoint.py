@@ -176,7 +176,7 @@ def history_in(folder: Path, said: Mapping[str, Any]) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError, ValueError):
             text = read_text(folder / name, METRICS) if said["lines"] else ""
             found.append(text.splitlines(keepends=True)[: said["lines"]])
-    shorter = [lines[: said["lines"] - 1] for lines in found]  # only where neither is whole: one may have been cut there
+    shorter = [lines[: said["lines"] - 1] for lines in found]  # if neither is whole: one may be cut there
     for each, digest in ((found, said["sha256"]), (shorter, said["but_last"])):
         for rows in each:
             if hashlib.sha256("".join(rows).encode()).hexdigest() == digest:

@@ -125,6 +125,13 @@ class DigestsForm(Form):
     check: str
 
 
+class WorkForm(Form):
+    """What a client does in a round."""
+
+    steps: float
+    examples: float
+
+
 class SummaryForm(Form):
     """A run in one object; of one that diverged only what could be said."""
 
@@ -145,7 +152,7 @@ class SummaryForm(Form):
     bytes_up: Count = 0
     bytes_down: Count = 0
     bytes_by_link: dict[str, Count] = {}
-    work: dict[str, float] | None = None
+    work: WorkForm | None = None
     simulated_seconds: float | None = None
     late: Count = 0
     epsilon: float | None = None

@@ -90,7 +90,7 @@ class CellMap(Geometry):
         require(1 <= self.edges <= MOST_EDGES, f"CellMap.edges must be from 1 to {MOST_EDGES:,}, got {self.edges}")
         within(
             self,
-            radius="(0, inf); try 0.3",
+            radius="[1e-9, inf); try 0.3",
             speed="[0, inf); try 0.05",
             pause="[0, inf); try 0",
             metres="(0, 1e12]; try 1000",
@@ -272,7 +272,8 @@ def _places(path: str, text: str) -> tuple[Any, Any | None]:
         found[kind].append([*_numbers(path, line, words, 3 if len(words) == 3 else 2), math.nan][:3])
     require(bool(found["edge"]), f"'{path}' has no line of kind edge")
     edges, clients = np.array(found["edge"]), np.array(found["client"])
-    require(not (edges[:, 2] <= 0).any(), f"'{path}': edge {int((edges[:, 2] <= 0).argmax())} has no positive radius")
+    small = edges[:, 2] < 1e-9
+    require(not small.any(), f"'{path}': edge {int(small.argmax())} has no positive radius")
     return edges, clients[:, :2] if len(clients) else None
 
 
