@@ -15,8 +15,8 @@ as the command does it. What counts as wrong:
 from __future__ import annotations
 
 import argparse
-import copy
 import contextlib
+import copy
 import io
 import json
 import math
