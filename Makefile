@@ -30,9 +30,8 @@ test-long: $(VENV)/.dev ## checks that take minutes
 mutants: $(VENV)/.dev ## change one operator of an equation at a time, and say which changes no test notices; minutes
 	$(BIN)/python tests/mutants.py
 
-reliability: $(VENV)/.dev ## damage, forge and edit runs' folders, cut the power at every moment, count what goes wrong; minutes
-	OMP_NUM_THREADS=1 $(BIN)/python tests/reliability/damage.py 3000 2000
-	OMP_NUM_THREADS=1 $(BIN)/python tests/reliability/power.py
+reliability: $(VENV)/.dev ## kill, damage, forge, cut the power, attack; count what goes wrong; docs/reliability.md, half an hour at most
+	$(BIN)/python tests/reliability/report.py
 
 check: $(VENV)/.dev ## lint, format, types, import layers
 	$(BIN)/ruff check .
