@@ -311,3 +311,49 @@ def test_a_rule_without_a_majority_is_refused(build, text):
     with pytest.raises(UsageError) as wrong:
         build()
     assert str(wrong.value) == text
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "stands"),
+    [
+        (Mean(), 9, 0),
+        *((Median(), n, stands) for n, stands in ((1, 0), (2, 0), (3, 1), (8, 3), (9, 4))),
+        (TrimmedMean(0.2), 10, 2),
+        (TrimmedMean(0.49), 2, 0),  # of two rows none can be dropped on either side
+        (Krum(0.25), 8, 2),
+        (Krum(0.4), 10, 0),  # 2 f + 2 < n does not hold
+        (Krum(0.2, keep=8), 10, 2),
+        (Krum(0.2, keep=9), 10, 0),  # one of those averaged may be an attacker
+    ],
+)
+def test_a_rule_stands_as_many_as_its_condition_allows(rule, n, stands):
+    assert rule.stands(n) == stands
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "attackers", "text"),
+    [
+        (TrimmedMean(0.0), 9, 4, ""),
+        (TrimmedMean(0.1), 10, 1, ""),
+        (TrimmedMean(0.1), 7, 2, "trimmed-mean stands 0 of 7 clients, and 2 attack: use beta=0.29"),
+        (TrimmedMean(0.1), 10, 3, "trimmed-mean stands 1 of 10 clients, and 3 attack: use beta=0.3"),
+        (
+            TrimmedMean(0.1),
+            10,
+            5,
+            "trimmed-mean stands 1 of 10 clients, and 5 attack: no rule stands half of the clients",
+        ),
+        (Krum(0.2), 10, 3, "krum(attackers=0.2) stands 2 of 10 clients, and 3 attack: use attackers=0.3"),
+        (Krum(0.2), 10, 4, "krum(attackers=0.2) stands 2 of 10 clients, and 4 attack: use geometric-median"),
+        (Krum(0.2, keep=8), 10, 3, "krum(attackers=0.2, keep=8) stands 2 of 10 clients, and 3 attack: use keep=7"),
+        (Krum(0.0), 2, 0, ""),
+        (
+            Krum(0.4),
+            10,
+            0,
+            "krum(attackers=0.4) needs 2 f + 2 < n, and of n = 10 clients it is to stand f = 4: use geometric-median",
+        ),
+    ],
+)
+def test_what_a_rule_does_not_stand_is_said_with_what_to_set(rule, n, attackers, text):
+    assert rule.beware(n, attackers) == text

@@ -156,6 +156,10 @@ def test_exactly_a_share_of_the_cohort_is_slow(share):
         assert set(dropped.index.tolist()) == set(cohort.index[cohort.effort == 1].tolist())
 
 
+def test_the_share_of_the_slow_is_rounded():
+    assert [len(Stragglers(Everyone(), 0.6, drop=True)({}, clients(n))) for n in (1, 2, 3, 4)] == [0, 1, 1, 2]
+
+
 def round_half(number):
     return math.floor(number + 0.5)
 

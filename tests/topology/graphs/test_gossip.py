@@ -12,6 +12,7 @@ from matrices import LAW, close, everyone, exact, exchange, matrices
 from polycentric.errors import UsageError
 from polycentric.stacks.mixing import Mixing
 from polycentric.topology import Graph, metropolis
+from polycentric.topology.graphs.gossip import doubly_stochastic
 from support import random
 
 
@@ -89,6 +90,18 @@ def test_names_that_are_only_carried_along_are_not_mixed():
     topology = Graph(metropolis(networkx.cycle_graph(4)), only_own=("sums",))
     cohort = everyone([1] * 4)[torch.tensor([2, 0])]
     close(topology.up({}, cohort, "sums").to_dense(), torch.eye(4)[:, [2, 0]])
+
+
+@pytest.mark.parametrize(("weights", "so"), [
+    ([[0.5, 0.5], [0.5, 0.5]], True),
+    ([[-0.5, 1.5], [1.5, -0.5]], True),
+    ([[1.0, 0.0], [0.0, 0.5]], False),  # one row of two does not sum to one
+    ([[1.0, 0.0], [0.5, 0.5]], False),  # not symmetric
+    ([[0.5, 0.5]], False),
+    ([[1.0, 0.0, 0.0], [0.0, 1.5, 0.0], [0.0, 0.0, 0.5]], False),
+])  # fmt: skip
+def test_every_row_of_a_doubly_stochastic_mixing_sums_to_one(weights, so):
+    assert doubly_stochastic(Mixing.dense(exact(weights), "keep")) == so
 
 
 def test_gossip_takes_negative_weights():  # MATCHA
