@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings, strategies as st
 from torch.testing import assert_close
 
 from polycentric.errors import UsageError
-from polycentric.parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+from polycentric.parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean, all_squares
 from polycentric.stacks.mixing import Mixing
 from support import random
 
@@ -156,6 +156,13 @@ def test_beta_means_the_decimal_that_was_written():
     assert float(everyone(TrimmedMean(0.29), rows)) == 0
 
 
+@pytest.mark.parametrize("n", range(1, 7))
+def test_trimming_all_that_can_be_is_the_median(n):
+    rule, rows = TrimmedMean(0.5 - 1e-12), random(n, n, 3)
+    close(rule.of(rows), Median().of(rows))
+    assert rule.stands(n) == (n - 1) // 2
+
+
 @LAW
 @given(st.integers(1, 12), st.integers(0, 10**6))
 def test_trimming_nothing_is_the_mean(n, seed):
@@ -286,6 +293,11 @@ def test_wide_rows_are_decided_coordinate_by_coordinate(rule, seed):
         return
     rows = random(seed, 5, 3).repeat(1, 30_000)  # more columns than are sorted at once
     close(everyone(rule, rows), everyone(rule, rows[:, :3]).repeat(30_000))
+
+
+def test_distances_between_rows_that_are_far_from_zero_do_not_cancel():
+    rows = random(0, 30, 4)  # so many that their distances come from products
+    close(all_squares(rows + 1e7), torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square(), 1e-6)
 
 
 @pytest.mark.parametrize("rule", [Krum(0.2), Krum(0.2, keep=2), GeometricMedian()], ids=str)

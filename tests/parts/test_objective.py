@@ -46,7 +46,7 @@ def test_the_gradient_of_a_penalty_is_its_formula(term: Term, name: str, gradien
 
 @pytest.mark.parametrize(
     "term",
-    [Term(), Prox(0.0), Prox(0.3, implicit=True), Ridge(0.0), MultiTask(0.0), Curvature(0.4, implicit=True)],  # type: ignore[abstract]
+    [Term(), Prox(0.0), Prox(0.3, implicit=True), Ridge(0.0), MultiTask(0.0), Curvature(0.4, implicit=True)],
 )
 def test_what_has_no_strength_or_is_solved_in_the_step_adds_nothing_to_the_loss(term: Term) -> None:
     assert term.penalty(ROW) == 0.0
