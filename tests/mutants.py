@@ -48,7 +48,11 @@ ROOMS = {  # file of the library: tests that ought to notice
     "topology/cells/consensus.py": ("methods/test_fedmes.py", "topology/cells"),
     "topology/cells/weights.py": ("topology/cells", "methods/test_fedmes.py"),
     "topology/clusters/anchor.py": ("topology/clusters/test_anchor.py", "topology/clusters/test_seeding.py"),
-    "topology/clusters/assignment.py": ("topology/clusters", "methods/test_fesem.py"),
+    "topology/clusters/assignment.py": (
+        "topology/clusters/test_assignment.py",
+        "topology/clusters",
+        "methods/test_tkm.py",
+    ),
     "topology/clusters/candidates.py": ("topology/clusters/test_candidates.py", "methods/test_ifca.py"),
     "topology/clusters/how_many.py": ("topology/clusters/test_how_many.py",),
     "topology/clusters/seeding.py": (
@@ -58,7 +62,7 @@ ROOMS = {  # file of the library: tests that ought to notice
         "topology/clusters/test_how_many.py",
     ),
     "topology/clusters/splitting.py": ("methods/test_cfl.py",),
-    "topology/graphs/gossip.py": ("topology/graphs", "methods/test_matcha.py"),
+    "topology/graphs/gossip.py": ("topology/graphs/test_gossip.py", "topology/graphs", "methods/test_matcha.py"),
     "topology/heads/covariance.py": ("topology/heads", "methods/test_dpa_sgd.py"),
     "topology/heads/related.py": ("methods/test_dpa_sgd.py", "methods/test_mocha.py"),
 }
