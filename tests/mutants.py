@@ -46,7 +46,7 @@ ROOMS = {  # file of the library: tests that ought to notice
     "simulate/clock/seconds.py": ("simulate/clock/test_seconds.py",),
     "topology/cells/anchored.py": ("methods/test_fedmes.py",),
     "topology/cells/consensus.py": ("methods/test_fedmes.py", "topology/cells"),
-    "topology/cells/weights.py": ("topology/cells", "methods/test_fedmes.py"),
+    "topology/cells/weights.py": ("topology/cells/test_weights.py", "topology/cells", "methods/test_fedmes.py"),
     "topology/clusters/anchor.py": ("topology/clusters/test_anchor.py", "topology/clusters/test_seeding.py"),
     "topology/clusters/assignment.py": (
         "topology/clusters/test_assignment.py",
