@@ -13,7 +13,7 @@ from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
 from polycentric.topology.clusters import how_many
 from polycentric.topology.clusters.assignment import agreement, inner_products
-from polycentric.topology.clusters.how_many import ByWays, HowMany, IfItPays, foretold
+from polycentric.topology.clusters.how_many import ByWays, HowMany, IfItPays, beyond, foretold
 from polycentric.topology.clusters.splitting import cosines
 from support import everyone, random
 
@@ -51,6 +51,13 @@ def test_a_client_is_not_put_where_nobody_else_is() -> None:
     """The last is alone, and nearer to nothing than to the others, who want the contrary."""
     error = foretold(products(torch.tensor([[1.0], [1.0], [-1.0]]).repeat(2, 1).double()), torch.tensor([0, 0, 1]), 2)
     assert error.tolist() == [0.0, 0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("gain", "errors"), [([1, 3], 2), ([-1, -1, -4, -4], -5 / 3**0.5), ([2, 2, 2], 0), ([0, 0], 0)]
+)
+def test_a_mean_is_told_in_its_standard_errors(gain: list[int], errors: float) -> None:
+    assert beyond(torch.tensor(gain).double()) == pytest.approx(errors)
 
 
 def test_no_more_groups_are_tried_than_would_have_two_clients_each(monkeypatch: pytest.MonkeyPatch) -> None:
