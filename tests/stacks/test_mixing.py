@@ -360,3 +360,8 @@ def test_senders_that_are_some_rows_of_a_stack_are_those_rows_bit_for_bit(form: 
     elif form == "sparse":
         up = Mixing.sparse(place, torch.arange(n), weight, (3, n))
     assert torch.equal(up.product(rows, who), up.product(rows[who]))
+
+
+def test_a_permutation_of_many_is_weighed_as_one_of_few():
+    order, weight, rows = torch.arange(200).flip(0), torch.arange(1.0, 201.0), torch.full((200, 2), 3.0)
+    assert torch.equal(Mixing.scatter(order, 200, weight, "none") @ rows, 3 * weight.flip(0)[:, None].expand(200, 2))

@@ -843,3 +843,8 @@ def test_pairs_of_several_names_are_one_message_each():
     down = one.down()
     assert isinstance(down, Pairs) and len(down.client) == 7
     assert set(down.size.tolist()) == {(D + 3) * 4.0}
+
+
+def test_a_center_begins_when_the_last_is_done():
+    after = pc.Normalised().advance(torch.arange(float(N)), load(pc.Star()))
+    assert after.tolist() == pytest.approx([N - 1 + 10.1] * N, abs=1e-5)

@@ -168,3 +168,8 @@ def test_a_graph_of_ten_thousand_nodes_stays_sparse(monkeypatch):
     assert len(up.weight) <= 3 * len(cohort)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
     assert grown < 8 * n * n / 1024 / 4  # a quarter of one dense matrix
+
+
+def test_every_link_counts_once_and_nobody_is_its_own_neighbour():
+    facts = Graph(metropolis(networkx.path_graph(3))).facts(3)
+    assert (facts["links"], facts["neighbours"]) == (2, [1, 2])
