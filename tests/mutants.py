@@ -4,9 +4,11 @@
     python tests/mutants.py --only select.py     those of one file
     python tests/mutants.py --list               how many there are in every file
 
-A mutant is the source tree with one operator, comparison or constant of one equation changed. It is run in a copy,
-against the tests of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a
-test that is missing, or a change that changes nothing; reading it says which.
+A mutant is the source tree with one operator, comparison or constant of one equation changed: + to -, * to /, a
+comparison to its negation, a constant to twice its value, min to max. Thresholds of memory and speed (whatever has a
+name in capitals), tolerances and guards against dividing by zero are left alone. It is run in a copy, against the tests
+of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a test that is
+missing, or a change that changes nothing; reading it says which.
 """
 
 import argparse
@@ -25,31 +27,49 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 ROOMS = {  # file of the library: tests that ought to notice
-    "parts/aggregate.py": ("parts/test_aggregate.py",),
-    "parts/attack.py": ("parts/test_attack.py",),
+    "parts/aggregate.py": ("parts/test_aggregate.py", "parts/test_before_rule.py"),
+    "parts/attack.py": ("parts/test_attack.py", "parts/test_before_rule.py"),
+    "parts/before_rule.py": ("parts/test_before_rule.py",),
     "parts/inclusion.py": ("parts/test_active.py",),
-    "parts/objective.py": ("methods/test_fedcurv.py", "methods/test_one_center.py", "laws/test_closed_forms.py"),
+    "parts/objective.py": (
+        "parts/test_objective.py",
+        "methods/test_fedcurv.py",
+        "methods/test_one_center.py",
+        "laws/test_closed_forms.py",
+    ),
     "parts/optimizer.py": ("parts/test_optimizer.py",),
     "parts/privacy.py": ("parts/test_privacy.py",),
     "parts/select.py": ("parts/test_select.py", "parts/test_active.py"),
+    "learn/half.py": ("learn/test_half.py", "topology/clusters/test_how_many.py"),
     "learn/train.py": ("learn/test_train.py", "laws/test_closed_forms.py", "learn/test_batches.py"),
     "stacks/mixing.py": ("stacks/test_mixing.py",),
     "simulate/clock/seconds.py": ("simulate/clock/test_seconds.py",),
+    "topology/cells/anchored.py": ("methods/test_fedmes.py",),
     "topology/cells/consensus.py": ("methods/test_fedmes.py", "topology/cells"),
-    "topology/cells/weights.py": ("topology/cells", "methods/test_fedmes.py"),
-    "topology/clusters/anchor.py": ("topology/clusters", "methods/test_fesem.py"),
-    "topology/clusters/assignment.py": ("topology/clusters", "methods/test_fesem.py"),
-    "topology/clusters/candidates.py": ("methods/test_ifca.py", "topology/clusters"),
-    "topology/clusters/how_many.py": ("topology/clusters",),
-    "topology/clusters/seeding.py": ("methods/test_tkm.py", "methods/test_fesem.py"),
+    "topology/cells/weights.py": ("topology/cells/test_weights.py", "topology/cells", "methods/test_fedmes.py"),
+    "topology/clusters/anchor.py": ("topology/clusters/test_anchor.py", "topology/clusters/test_seeding.py"),
+    "topology/clusters/assignment.py": (
+        "topology/clusters/test_assignment.py",
+        "topology/clusters",
+        "methods/test_tkm.py",
+    ),
+    "topology/clusters/candidates.py": ("topology/clusters/test_candidates.py", "methods/test_ifca.py"),
+    "topology/clusters/how_many.py": ("topology/clusters/test_how_many.py",),
+    "topology/clusters/seeding.py": (
+        "topology/clusters/test_seeding.py",
+        "topology/clusters/test_anchor.py",
+        "methods/test_tkm.py",
+        "topology/clusters/test_how_many.py",
+    ),
     "topology/clusters/splitting.py": ("methods/test_cfl.py",),
-    "topology/graphs/gossip.py": ("topology/graphs", "methods/test_matcha.py"),
+    "topology/graphs/gossip.py": ("topology/graphs/test_gossip.py", "topology/graphs", "methods/test_matcha.py"),
     "topology/heads/covariance.py": ("topology/heads", "methods/test_dpa_sgd.py"),
     "topology/heads/related.py": ("methods/test_dpa_sgd.py", "methods/test_mocha.py"),
 }
 BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
-COMPARE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-CALLS = {"round": "int", "max": "min", "min": "max", "argmin": "argmax", "argmax": "argmin", "sqrt": "abs"}
+COMPARE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+CALLS = {"round": "int", "max": "min", "min": "max", "argmin": "argmax", "argmax": "argmin", "sqrt": "exp"}
+TINY = 1e-3  # constants below are tolerances
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.AnnAssign)  # messages, and fields with their types
 
 
@@ -76,15 +96,30 @@ def _inside(nodes: list[ast.stmt]) -> Iterator[ast.expr]:
         node = todo.pop()
         if isinstance(node, (*SKIPPED, ast.FunctionDef)) or _said(node):
             continue
-        if isinstance(node, ast.expr) and changeable(node):
+        if isinstance(node, ast.expr) and changeable(node) and not left_alone(node):
             yield node
-        todo += reversed(list(ast.iter_child_nodes(node)))
+        divisor = "1.0" if _called(node) == "where" else ""  # where(x > 0, x, 1.0): what is divided by, if not by zero
+        todo += reversed([part for part in ast.iter_child_nodes(node) if ast.unparse(part) != divisor])
 
 
 def _said(node: ast.AST) -> bool:
+    return _called(node) in ("require", "warn", "within", "unknown")
+
+
+def _called(node: ast.AST) -> str:
     called = node.func if isinstance(node, ast.Call) else None
-    name = getattr(called, "id", getattr(called, "attr", ""))
-    return name in ("require", "warn", "within", "unknown")
+    return str(getattr(called, "id", getattr(called, "attr", "")))
+
+
+def left_alone(node: ast.expr) -> bool:
+    """Whether it is about memory and speed (a name in capitals), adds a tolerance, or is max(1, ...)."""
+    if any(isinstance(part, ast.Name) and part.id.isupper() and len(part.id) > 1 for part in ast.walk(node)):
+        return True
+    near = [node] if isinstance(node, ast.Compare) else [node, *ast.iter_child_nodes(node)]
+    values = [part.value for part in near if isinstance(part, ast.Constant)]
+    return any(isinstance(value, float) and 0 < value < TINY for value in values) or (
+        isinstance(node, ast.Call) and ast.unparse(node).startswith("max(1, ")
+    )
 
 
 def changeable(node: ast.expr) -> bool:
@@ -95,7 +130,7 @@ def changeable(node: ast.expr) -> bool:
         return type(node.ops[0]) in COMPARE
     if isinstance(node, ast.Constant):
         return type(node.value) is float
-    return isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in CALLS
+    return _called(node) in CALLS
 
 
 def changed(node: ast.expr) -> None:

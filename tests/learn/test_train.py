@@ -11,6 +11,7 @@ from torch import nn
 
 from polycentric import KeepPrivate, Looped, Stacked, Task, Train
 from polycentric.learn.batches import plan_of
+from polycentric.parts.objective import Prox
 from polycentric.stacks.stack import Layout
 from support import Make, batches_of, cohort_of, rows_of, small
 
@@ -99,3 +100,14 @@ def test_with_inertia_a_client_sends_a_mean_of_its_updates(executor: Any, blobs:
         torch.testing.assert_close(rows["model"], start + before, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(rows["inertia"], before, rtol=1e-10, atol=1e-10)
     assert not plain.keeps(before) and slow.trains_like == plain  # fine-tuning has nothing to remember
+
+
+def test_the_rate_decays_by_the_round_for_steps_and_for_what_terms_say_of_them(
+    blobs: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation, told = blobs((3, 4)), []
+    monkeypatch.setattr(Prox, "check", lambda term, rows, lr: told.append(lr))
+    task = Task.of(federation, small, dtype=torch.float64)
+    train = Train(lr=0.5, decay=0.5, terms=(Prox(0.1),))
+    begun = [train.begin(rows_of(task, 2), cohort_of(federation.train, round=k), task) for k in (0, 2)]
+    assert [carry["lr"].tolist() for carry in begun] == [[0.5, 0.5], [0.125, 0.125]] and told == [0.5, 0.125]

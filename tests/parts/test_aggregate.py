@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings, strategies as st
 from torch.testing import assert_close
 
 from polycentric.errors import UsageError
-from polycentric.parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+from polycentric.parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean, all_squares
 from polycentric.stacks.mixing import Mixing
 from support import random
 
@@ -156,6 +156,13 @@ def test_beta_means_the_decimal_that_was_written():
     assert float(everyone(TrimmedMean(0.29), rows)) == 0
 
 
+@pytest.mark.parametrize("n", range(1, 7))
+def test_trimming_all_that_can_be_is_the_median(n):
+    rule, rows = TrimmedMean(0.5 - 1e-12), random(n, n, 3)
+    close(rule.of(rows), Median().of(rows))
+    assert rule.stands(n) == (n - 1) // 2
+
+
 @LAW
 @given(st.integers(1, 12), st.integers(0, 10**6))
 def test_trimming_nothing_is_the_mean(n, seed):
@@ -288,6 +295,11 @@ def test_wide_rows_are_decided_coordinate_by_coordinate(rule, seed):
     close(everyone(rule, rows), everyone(rule, rows[:, :3]).repeat(30_000))
 
 
+def test_distances_between_rows_that_are_far_from_zero_do_not_cancel():
+    rows = random(0, 30, 4)  # so many that their distances come from products
+    close(all_squares(rows + 1e7), torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square(), 1e-6)
+
+
 @pytest.mark.parametrize("rule", [Krum(0.2), Krum(0.2, keep=2), GeometricMedian()], ids=str)
 def test_distances_add_up_over_pieces_of_the_width(rule):
     rows = random(7, 6, 3)
@@ -311,3 +323,49 @@ def test_a_rule_without_a_majority_is_refused(build, text):
     with pytest.raises(UsageError) as wrong:
         build()
     assert str(wrong.value) == text
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "stands"),
+    [
+        (Mean(), 9, 0),
+        *((Median(), n, stands) for n, stands in ((1, 0), (2, 0), (3, 1), (8, 3), (9, 4))),
+        (TrimmedMean(0.2), 10, 2),
+        (TrimmedMean(0.49), 2, 0),  # of two rows none can be dropped on either side
+        (Krum(0.25), 8, 2),
+        (Krum(0.4), 10, 0),  # 2 f + 2 < n does not hold
+        (Krum(0.2, keep=8), 10, 2),
+        (Krum(0.2, keep=9), 10, 0),  # one of those averaged may be an attacker
+    ],
+)
+def test_a_rule_stands_as_many_as_its_condition_allows(rule, n, stands):
+    assert rule.stands(n) == stands
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "attackers", "text"),
+    [
+        (TrimmedMean(0.0), 9, 4, ""),
+        (TrimmedMean(0.1), 10, 1, ""),
+        (TrimmedMean(0.1), 7, 2, "trimmed-mean stands 0 of 7 clients, and 2 attack: use beta=0.29"),
+        (TrimmedMean(0.1), 10, 3, "trimmed-mean stands 1 of 10 clients, and 3 attack: use beta=0.3"),
+        (
+            TrimmedMean(0.1),
+            10,
+            5,
+            "trimmed-mean stands 1 of 10 clients, and 5 attack: no rule stands half of the clients",
+        ),
+        (Krum(0.2), 10, 3, "krum(attackers=0.2) stands 2 of 10 clients, and 3 attack: use attackers=0.3"),
+        (Krum(0.2), 10, 4, "krum(attackers=0.2) stands 2 of 10 clients, and 4 attack: use geometric-median"),
+        (Krum(0.2, keep=8), 10, 3, "krum(attackers=0.2, keep=8) stands 2 of 10 clients, and 3 attack: use keep=7"),
+        (Krum(0.0), 2, 0, ""),
+        (
+            Krum(0.4),
+            10,
+            0,
+            "krum(attackers=0.4) needs 2 f + 2 < n, and of n = 10 clients it is to stand f = 4: use geometric-median",
+        ),
+    ],
+)
+def test_what_a_rule_does_not_stand_is_said_with_what_to_set(rule, n, attackers, text):
+    assert rule.beware(n, attackers) == text

@@ -153,7 +153,7 @@ def test_a_regression_has_its_targets_turned_round() -> None:
 def test_the_share_is_rounded_and_larger_shares_keep_their_attackers() -> None:
     able = torch.ones(40, dtype=torch.bool)
     last = torch.zeros(40, dtype=torch.bool)
-    for share in (0.0, 0.05, 0.1, 0.2, 0.3):
+    for share in (0.0, 0.05, 0.1, 0.19, 0.2, 0.3):
         now = pc.SignFlip(share).attackers(3, able)
         assert int(now.sum()) == round(40 * share)
         assert bool((last <= now).all())

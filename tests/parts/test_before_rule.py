@@ -110,6 +110,16 @@ def test_no_radius_is_too_small_for_a_rule_at_infinity(n, seed, rule):
     close(Clipping(rule, radius=float("inf")).of(rows, Known(center)), rule.of(rows))
 
 
+def test_where_most_rows_are_the_center_nobody_moves_it():
+    rows = torch.tensor([[1.0, 2.0]] * 3 + [[7.0, -5.0], [1e200, 1e200]], dtype=torch.float64)
+    assert Clipping(attackers=0.4).of(rows, Known(rows[0])).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("n", "stands"), [(1, 0), (2, 0), (3, 1), (8, 3), (9, 4)])
+def test_a_radius_that_is_set_holds_fewer_than_half(n, stands):
+    assert Clipping(radius=1.0).stands(n) == stands and Clipping(attackers=0.25).stands(n) == n // 4
+
+
 @LAW
 @given(st.integers(2, 12), st.integers(0, 10**6), st.floats(0.1, 3))
 def test_clipping_is_its_formula(n, seed, radius):

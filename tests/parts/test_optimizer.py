@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from polycentric.errors import UsageError
-from polycentric.parts.optimizer import SGD, Adam, Average, Momentum
+from polycentric.parts.optimizer import SGD, Adam, AdaptiveMu, Average, Momentum
 from polycentric.stacks.mixing import Heard
 from support import random
 
@@ -111,6 +111,18 @@ def test_a_step_changes_nothing_in_place(rule):
     rule.step(centers, everybody(heard))
     assert all(torch.equal(before[name], centers[name]) for name in centers)
     assert torch.equal(heard, random(1, 2, 5))
+
+
+def test_mu_rises_with_the_loss_and_falls_after_enough_falls_in_a_row():
+    centers = {
+        name: torch.full((1, 1), value)
+        for name, value in zip(("model", "loss", "mu", "falls"), (0.0, torch.inf, 0.5, 0.0), strict=True)
+    }
+    steps = [(3, 0.5, 0), (4, 0.6, 0), (4, 0.6, 0), (3, 0.6, 1), (2, 0.5, 0), (1, 0.5, 1), (1, 0.5, 0), (5, 0.6, 0)]
+    for loss, mu, falls in steps:  # the first has nothing before it to fall from
+        told = {name: everybody(torch.full((1, 1), float(loss)))["model"] for name in ("model", "loss")}
+        centers = AdaptiveMu(Average(), by=0.1, patience=2).step(centers, told)
+        assert float(centers["mu"]) == pytest.approx(mu) and float(centers["falls"]) == falls
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

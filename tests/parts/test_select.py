@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from polycentric.errors import UsageError
-from polycentric.parts.select import Everyone, Poisson, Stragglers, Uniform
+from polycentric.parts.select import Churn, Everyone, Poisson, Stragglers, Uniform
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.draw import uniform
 
@@ -156,6 +156,10 @@ def test_exactly_a_share_of_the_cohort_is_slow(share):
         assert set(dropped.index.tolist()) == set(cohort.index[cohort.effort == 1].tolist())
 
 
+def test_the_share_of_the_slow_is_rounded():
+    assert [len(Stragglers(Everyone(), 0.6, drop=True)({}, clients(n))) for n in (1, 2, 3, 4)] == [0, 1, 1, 2]
+
+
 def round_half(number):
     return math.floor(number + 0.5)
 
@@ -219,3 +223,35 @@ def test_a_cohort_of_a_few_is_drawn_as_ever():
     everyone = clients(8, 3, turn=1)
     draws = uniform(*everyone.key, "select", everyone.index)
     assert torch.equal(Uniform(n=3)({}, everyone).index, everyone.index[draws.argsort()[:3].sort().values])
+
+
+# -- clients that come and go --------------------------------------------------------------------------------
+
+
+def presence(churn, n, rounds, seed=0):
+    return torch.stack([churn.there(seed, k, torch.arange(n)) for k in range(rounds)])  # (rounds, clients)
+
+
+def test_churn_keeps_the_share_and_the_length_it_was_asked_for():
+    there = presence(Churn(away=0.3, rounds=6), 2000, 60)
+    assert abs(float(there.double().mean()) - 0.7) < 0.02
+    assert abs(float(there[0].double().mean()) - 0.7) < 0.03  # from the first round on
+    back = float((~there[:-1] & there[1:]).sum() / (~there[:-1]).sum())
+    gone = float((there[:-1] & ~there[1:]).sum() / there[:-1].sum())
+    assert back == pytest.approx(1 / 6, abs=0.01)
+    assert gone == pytest.approx(0.3 / 0.7 / 6, abs=0.01)
+
+
+def test_churn_without_absence_is_everyone_and_short_stretches_are_coins():
+    assert bool(presence(Churn(away=0.0, rounds=4), 50, 20).all())
+    there = presence(Churn(away=0.5, rounds=2), 4000, 12)
+    again = float((there[:-1] & there[1:]).double().mean())
+    assert again == pytest.approx(0.25, abs=0.01)  # independent from round to round, as Poisson(0.5)
+    assert len(Poisson(0.5)({}, clients(4000))) == pytest.approx(2000, abs=150)
+
+
+def test_churn_does_not_depend_on_who_is_asked_about():
+    churn, some = Churn(away=0.4, rounds=5), torch.tensor([3, 17, 40])
+    for k in (0, 1, 7, 30):
+        whole = churn.there(5, k, torch.arange(50))
+        assert churn.there(5, k, some).tolist() == whole[some].tolist()

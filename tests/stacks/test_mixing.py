@@ -238,6 +238,12 @@ def test_share_divides_none_does_not_and_keep_wants_complete_rows():
     )
 
 
+@pytest.mark.parametrize(("totals", "row"), [([1.0, 0.5, 1.2], 1), ([1.2, 0.9, 1.3], 2)])
+def test_the_row_that_is_named_is_the_one_farthest_from_one(totals, row):
+    with pytest.raises(UsageError, match=f"row {row} of a Mixing sums to {totals[row]}, not to 1"):
+        Mixing.dense(torch.tensor(totals).diag(), "keep") @ torch.ones(3, 1)
+
+
 def test_keep_and_none_take_negative_weights():
     rows = torch.tensor([[1.0], [4.0]], dtype=torch.float64)
     weight = torch.tensor([[1.5, -0.5]])
@@ -354,3 +360,8 @@ def test_senders_that_are_some_rows_of_a_stack_are_those_rows_bit_for_bit(form: 
     elif form == "sparse":
         up = Mixing.sparse(place, torch.arange(n), weight, (3, n))
     assert torch.equal(up.product(rows, who), up.product(rows[who]))
+
+
+def test_a_permutation_of_many_is_weighed_as_one_of_few():
+    order, weight, rows = torch.arange(200).flip(0), torch.arange(1.0, 201.0), torch.full((200, 2), 3.0)
+    assert torch.equal(Mixing.scatter(order, 200, weight, "none") @ rows, 3 * weight.flip(0)[:, None].expand(200, 2))

@@ -154,6 +154,14 @@ def test_a_round_for_nobody_takes_what_the_median_client_needs_or_the_deadline(b
     )
 
 
+def test_a_round_for_nobody_takes_as_long_as_the_longest_of_its_exchanges():
+    clock, times = pc.Normalised(), torch.arange(float(N))
+    near, far = load(CELLS), load(pc.Star())  # 1.1 and 10.1 seconds
+    for loads in ([near, far], [far, near]):
+        assert clock.pause(times, loads).tolist() == pytest.approx((times + 10.1).tolist(), abs=1e-5)
+    assert clock.pause(times, [load(pc.Star(), some())]).tolist() == times.tolist()  # nobody could be drawn
+
+
 def test_compute_is_cycles_times_examples_over_frequency():
     clock = pc.Physical(cycles=100.0, frequency=50.0, **STILL)
     cohort = some(0, 1, sizes=[7, 12])
@@ -835,3 +843,8 @@ def test_pairs_of_several_names_are_one_message_each():
     down = one.down()
     assert isinstance(down, Pairs) and len(down.client) == 7
     assert set(down.size.tolist()) == {(D + 3) * 4.0}
+
+
+def test_a_center_begins_when_the_last_is_done():
+    after = pc.Normalised().advance(torch.arange(float(N)), load(pc.Star()))
+    assert after.tolist() == pytest.approx([N - 1 + 10.1] * N, abs=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, normalised, received
 from polycentric.errors import UsageError
-from polycentric.topology import Cells, Clusters, Star, TwoLevel
+from polycentric.topology import CellClusters, Cells, Clusters, Star, TwoLevel
 from support import random
 
 # -- cells: FedMes -------------------------------------------------------------------------------------------
@@ -85,6 +85,23 @@ def test_a_client_listens_to_edges_by_the_data_they_heard():
     memory, _ = topology.meet(memory, cohort[torch.tensor([0])], {})  # an edge that heard nobody has no say
     assert memory["heard"].tolist() == [10, 0]
     close(matrices(topology, cohort, memory)[0], exact([[1, 0], [1, 0], [0, 1]]))
+
+
+def test_an_edge_has_learned_once_it_has_heard_anybody():
+    topology, cohort, seen = Cells(exact([[1, 1, 0], [0, 0, 1]])), everyone([1, 1, 1]), []
+    memory = topology.remembers(3)
+    for who in ([], [1], [2], []):
+        memory, _ = topology.meet(memory, cohort[torch.tensor(who, dtype=torch.int64)], {})
+        seen.append(topology.learned(memory).tolist())
+    assert seen == [[False, False], [True, False], [True, True], [True, True]]
+
+
+def test_every_edge_keeps_the_best_of_its_clusterings():
+    """The corners of a rectangle: cut along the longer side Lloyd's iteration would stay, and is worse."""
+    rows = exact([[0, 0], [0, 1], [1.2, 0], [1.2, 1]])
+    topology, cohort = CellClusters(exact([[1, 1, 1, 1]]), k=2, seeds=True), everyone([1] * 4)
+    choice = topology.place(topology.remembers(4), cohort, {}, {"model": rows})["choice"][:, 0].tolist()
+    assert choice[0] == choice[1] != choice[2] == choice[3]
 
 
 def test_sparse_cells_are_the_same_cells():

@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, received
+from polycentric.stacks.cohort import View
 from polycentric.topology import Clusters, Star, squared_distances
 from support import random
 
@@ -125,3 +126,28 @@ def test_distances_in_float32_are_right_where_centers_are_far_apart():
 def test_wide_rows_are_measured_in_pieces(seed):
     rows, centers = random(seed, 2, 3).repeat(1, 30_000), random(seed + 1, 3, 3).repeat(1, 30_000)
     close(squared_distances(rows, centers), 30_000 * squared_distances(rows[:, :3], centers[:, :3]), 1e-9)
+
+
+def test_what_is_told_of_clusters_counts_those_who_train():
+    """Five clients at two of three centers: the fourth is held out, the last attacks."""
+    memory = {
+        "assignment": torch.tensor([0, 0, 2, 0, 2]),
+        "placed": torch.tensor([True, True, True, False, False]),
+        "moves": torch.tensor([1, 2, 0, 9, 1]),
+        "distance": torch.tensor([1.0, 2.0, 6.0, 9.0, 9.0]),
+        "last_round": torch.tensor([3, -1, 1, -1, -1]),
+    }
+    before = {"assignment": torch.tensor([0, 2, 2, 1, 2]), "placed": torch.ones(5, dtype=torch.bool)}
+    trains, honest = torch.tensor([True, True, True, False, True]), torch.tensor([True, True, True, True, False])
+    shown = Clusters(3).shows(View(6, memory, {}, before, trains, honest, torch.tensor([1, 1, 0, 0, 0])))
+    assert shown | {"nmi": 1.0} == {
+        "clusters": 2.0,
+        "largest_cluster": 2.0,
+        "among_attackers": 1.0,  # the third
+        "moves": 4.0,
+        "reassigned": 1.0,  # the second
+        "intra_cluster": 3.0,
+        "staleness": 3.0,  # after round 5, one was there in round 3 and one in round 1
+        "ari": 1.0,
+        "nmi": 1.0,
+    }

@@ -11,8 +11,9 @@ import torch
 import polycentric as pc
 from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
+from polycentric.topology.clusters import how_many
 from polycentric.topology.clusters.assignment import agreement, inner_products
-from polycentric.topology.clusters.how_many import HowMany, IfItPays, foretold
+from polycentric.topology.clusters.how_many import ByWays, HowMany, IfItPays, beyond, foretold
 from polycentric.topology.clusters.splitting import cosines
 from support import everyone, random
 
@@ -44,6 +45,67 @@ def test_the_error_is_that_of_a_plain_loop() -> None:
             nearest = min(means, key=lambda mean: float((one - mean).square().sum()))
             each.append(float((other - nearest).square().sum()))
         assert error == pytest.approx(sum(each) / 2)
+
+
+def test_a_client_is_not_put_where_nobody_else_is() -> None:
+    """The last is alone, and nearer to nothing than to the others, who want the contrary."""
+    error = foretold(products(torch.tensor([[1.0], [1.0], [-1.0]]).repeat(2, 1).double()), torch.tensor([0, 0, 1]), 2)
+    assert error.tolist() == [0.0, 0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("gain", "errors"), [([1, 3], 2), ([-1, -1, -4, -4], -5 / 3**0.5), ([2, 2, 2], 0), ([0, 0], 0)]
+)
+def test_a_mean_is_told_in_its_standard_errors(gain: list[int], errors: float) -> None:
+    assert beyond(torch.tensor(gain).double()) == pytest.approx(errors)
+
+
+def test_no_more_groups_are_tried_than_would_have_two_clients_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(how_many, "lloyd", lambda gram, start, k, n: tried.append(k) or (0.0, start))
+    HowMany(12, together=True).regrouped(products(made([0] * 7)), torch.zeros(7).long(), everyone(7))
+    assert set(tried) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(("groups", "settled"), [([0] * 12, True), ([0] * 6 + [1] * 6, False)])
+def test_one_group_is_settled_at_once_and_several_are_proposed(groups: list[int], settled: bool) -> None:
+    part, n = HowMany(4, together=True), len(groups)
+    rows, centers = made(groups), {"model": torch.zeros(4, 300)}
+    found = part.place(part.remembers(n), everyone(n, round=3), centers, {"half0": rows[:n], "half1": rows[n:]})
+    assert ("assignment" in found) == settled and found["proposed_in"].tolist() == [3] * n
+    assert agreement(found["proposed"].numpy(), torch.tensor(groups).numpy()) == 1.0
+
+
+def test_what_is_no_number_is_like_nothing() -> None:
+    groups = [0] * 6 + [1] * 6
+    rows, part = made(groups) / 100, HowMany(4, by="distance", together=True)
+    rows[0] = torch.nan
+    sent = {"half0": rows[:12], "half1": rows[12:]}
+    found = part.place(part.remembers(12), everyone(12), {"model": torch.zeros(4, 300)}, sent)["proposed"]
+    assert agreement(found[1:].numpy(), torch.tensor(groups[1:]).numpy()) == 1.0
+
+
+def test_everybodys_mean_has_a_share_for_every_client_of_a_group() -> None:
+    topology = IfItPays(3, together=True)
+    memory = topology.remembers(5) | HowMany(3).remembers(5)
+    memory |= {"proposed": torch.tensor([0, 0, 2, 0, 2]), "proposed_in": torch.tensor([4, 4, 4, 4, 3])}
+    down = topology.down(memory, everyone(5, round=4)[:2], "one1")
+    assert down.of == "half1" and down.to_dense().tolist() == [[0.75, 0.0, 0.25]] * 2
+
+
+def test_newcomers_go_the_way_that_is_most_like_theirs() -> None:
+    """Centers went right and up from (100, 0); the newcomers go right, up, and left and a little down."""
+    here = torch.tensor([100.0, 0.0])
+    right, up = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    apart = torch.tensor([0.0, 0.5])  # what was chance in either half
+    centers = {
+        "half0": here + torch.stack([right + apart, up + apart, -up]),
+        "half1": here + torch.stack([right - apart, up - apart, -up]),
+        "anchor": here.expand(3, 2),
+    }
+    memory = ByWays(3).remembers(2) | {"assignment": torch.tensor([0, 1]), "placed": torch.ones(2).bool()}
+    sent = {"model": here + torch.stack([2 * right + up, right + 2 * up, -right - 0.1 * up])}
+    assert ByWays(3).place(memory, everyone(3), centers, sent)["assignment"].tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("sizes", [[24], [12, 12], [20, 4], [8, 8, 8], [12, 6, 3, 3], [4] * 6, [5] * 8])

@@ -76,6 +76,46 @@ def test_many_updates_are_grouped_as_few_are(by: str, monkeypatch: pytest.Monkey
     assert float(some["distance"][0]) == pytest.approx(float(exact["distance"][0]), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("many", "sample", "k", "n"), [(100, 10, 2, 10), (100, 10, 5, 20), (15, 10, 5, 15), (200, 10, 5, None)]
+)
+def test_seeds_are_tried_on_some_of_many(
+    many: int, sample: int, k: int, n: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SAMPLE of them or four times K, never more than MANY; all, where they are not more than MANY."""
+    monkeypatch.setattr(seeding, "MANY", many)
+    monkeypatch.setattr(seeding, "SAMPLE", sample)
+    some = seeding.sampled(everyone(200), k)
+    assert n == (None if some is None else len(some))
+    assert some is None or (some.diff() > 0).all()
+
+
+def test_clustering_what_is_all_the_same_is_said() -> None:
+    with pytest.warns(UserWarning, match="all clients sent the same model"):
+        same = Seeding(2).place({}, everyone(3), {}, {"model": torch.ones(3, 2)})
+    assert same["assignment"].tolist() == [0, 0, 0] and same["distance"].tolist() == [0.0] * 3
+    Seeding(2).place({}, everyone(1), {}, {"model": torch.ones(1, 2)})  # nobody to be told apart
+    Seeding(1).place({}, everyone(3), {}, {"model": torch.ones(3, 2)})
+
+
+def test_the_distance_that_is_told_is_the_mean_over_clients() -> None:
+    rows = torch.tensor([[0.0], [2.0], [10.0], [14.0]], dtype=torch.float64)  # two pairs: 1 + 1 + 4 + 4
+    placed = Seeding(2).place({}, everyone(4), {}, {"model": rows})
+    assert same_partition(placed["assignment"], torch.tensor([0, 0, 1, 1])) and placed["distance"].tolist() == [2.5] * 4
+
+
+def test_directions_of_many_rows_are_of_length_one_and_zero_stays_zero() -> None:
+    rows = torch.tensor([[3.0, 4.0], [1.0, 1.0], [1.0, 2.0]])
+    ((_, part),) = ManyRows(rows, origin=torch.ones(2), unit=True).parts()
+    torch.testing.assert_close(part, torch.tensor([[2 / 13**0.5, 3 / 13**0.5], [0, 0], [0, 1]]).double())
+
+
+def test_means_of_many_rows_leave_out_who_is_nowhere() -> None:
+    rows = torch.tensor([[1.0], [3.0], [50.0], [7.0]])
+    count, mean = ManyRows(rows).means(torch.tensor([0, 0, -1, 2]), 3)
+    assert count.tolist() == [2, 0, 1] and mean.tolist() == [[2], [0], [7]]
+
+
 def test_rows_have_the_spread_of_their_inner_products() -> None:
     rows, place = random(3, 30, 5), torch.arange(30) % 4
     gram = inner_products(rows, origin=torch.ones(5))

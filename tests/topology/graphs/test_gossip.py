@@ -12,6 +12,7 @@ from matrices import LAW, close, everyone, exact, exchange, matrices
 from polycentric.errors import UsageError
 from polycentric.stacks.mixing import Mixing
 from polycentric.topology import Graph, metropolis
+from polycentric.topology.graphs.gossip import doubly_stochastic
 from support import random
 
 
@@ -91,6 +92,18 @@ def test_names_that_are_only_carried_along_are_not_mixed():
     close(topology.up({}, cohort, "sums").to_dense(), torch.eye(4)[:, [2, 0]])
 
 
+@pytest.mark.parametrize(("weights", "so"), [
+    ([[0.5, 0.5], [0.5, 0.5]], True),
+    ([[-0.5, 1.5], [1.5, -0.5]], True),
+    ([[1.0, 0.0], [0.0, 0.5]], False),  # one row of two does not sum to one
+    ([[1.0, 0.0], [0.5, 0.5]], False),  # not symmetric
+    ([[0.5, 0.5]], False),
+    ([[1.0, 0.0, 0.0], [0.0, 1.5, 0.0], [0.0, 0.0, 0.5]], False),
+])  # fmt: skip
+def test_every_row_of_a_doubly_stochastic_mixing_sums_to_one(weights, so):
+    assert doubly_stochastic(Mixing.dense(exact(weights), "keep")) == so
+
+
 def test_gossip_takes_negative_weights():  # MATCHA
     weights = Mixing.dense(exact([[-0.5, 1.5], [1.5, -0.5]]), "keep")
     close(matrices(Graph(weights), everyone([1, 1]))[1], weights.to_dense())
@@ -155,3 +168,8 @@ def test_a_graph_of_ten_thousand_nodes_stays_sparse(monkeypatch):
     assert len(up.weight) <= 3 * len(cohort)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
     assert grown < 8 * n * n / 1024 / 4  # a quarter of one dense matrix
+
+
+def test_every_link_counts_once_and_nobody_is_its_own_neighbour():
+    facts = Graph(metropolis(networkx.path_graph(3))).facts(3)
+    assert (facts["links"], facts["neighbours"]) == (2, [1, 2])

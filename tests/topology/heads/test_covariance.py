@@ -164,6 +164,13 @@ def test_a_combination_by_hand() -> None:
     torch.testing.assert_close(mixed.view(2, 2, 2), right.expand(2, 2, 2), rtol=1e-12, atol=1e-12)
 
 
+def test_every_matrix_is_divided_by_its_own_trace() -> None:
+    """Two neighbours and one alone: [[2, 1], [1, 6]], nothing at all, and [[3]]."""
+    sets = TaskSets(3, torch.tensor([0, 1, 0, 1, 2]), torch.tensor([2, 2, 1]))
+    flat = torch.tensor([2.0, 1, 1, 6, 0, 0, 0, 0, 3], dtype=torch.float64)
+    assert sets.normalised(flat).tolist() == [0.25, 0.125, 0.125, 0.75, 0.5, 0, 0, 0.5, 1]
+
+
 def test_sets_within_some_tasks_are_the_sets_of_the_smaller_graph() -> None:
     graph = GRAPHS["random"]
     some = torch.ones(9, dtype=torch.bool)
