@@ -329,7 +329,7 @@ def test_bytes_are_a_model_each_way_and_a_few_numbers(blobs: Make) -> None:
 REFUSED = {
     "strength": ({"strength": 0.0}, r"strength must be in \(0, inf\), got 0.0"),
     "relation": ({"relation": "some"}, "relation must be learned, none or same, got 'some'"),
-    "share": ({"share": 0.0}, "share of the examples in a round must be positive, got 0.0"),
+    "share": ({"share": 0.0}, "share of the examples in a round must be in .0, 1000., got 0.0"),
     "every": ({"every": 0}, "every must be at least 1, got 0"),
     "eps": ({"eps": -1.0}, r"eps must be in \(0, 0.5\], got -1.0"),
     "stragglers": ({"stragglers": 1.5}, r"share must be in \[0, 1\], got 1.5"),

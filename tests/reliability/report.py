@@ -203,7 +203,7 @@ def page(found: dict[str, Found], seconds: float, jobs: int) -> str:
 
 
 def main() -> int:
-    """Measure, and write the page between its marks."""
+    """Measure, and write the section of the page that has the figures."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--short", action="store_true", help="a minute or two; nothing is written")
     asked.add_argument("--minutes", type=float, default=30.0, help="no part goes on beyond that")
@@ -219,9 +219,9 @@ def main() -> int:
     table = page(found, time.monotonic() - began, given.jobs)
     print(table)
     if not given.short:
-        before, _, rest = given.out.read_text(encoding="utf-8").partition("<!-- figures -->\n")
-        after = rest.partition("<!-- end of figures -->")[2]
-        given.out.write_text(f"{before}<!-- figures -->\n{table}<!-- end of figures -->{after}", encoding="utf-8")
+        text = given.out.read_text(encoding="utf-8")
+        begin, end = text.index("## Figures"), text.index("## What the figures mean")
+        given.out.write_text(f"{text[:begin]}## Figures\n\n{table}\n{text[end:]}", encoding="utf-8")
     return int(any(one["bad"] for one in found.values()))
 
 

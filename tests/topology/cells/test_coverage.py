@@ -204,7 +204,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
         (lambda: CellRegions("0;10"), "CellRegions takes EDGES:CLIENTS such as 0:10 or 0+1:5, got '0;10'"),
         (lambda: CellRegions(""), "CellRegions has no clients"),
         (lambda: CellMap(0), "CellMap.edges must be from 1"),
-        (lambda: CellMap(4, radius=-1), "CellMap.radius must be in (0, inf), got -1"),
+        (lambda: CellMap(4, radius=-1), "CellMap.radius must be in [1e-9, inf), got -1"),
         (lambda: CellMap(4, metres=0), "CellMap.metres must be in (0, 1e12], got 0"),
         (lambda: CellMap(4, speed=float("nan")), "CellMap.speed must be in [0, inf), got nan"),
     ],
