@@ -147,6 +147,7 @@ def found() -> pc.Run:
 
 def test_rotations_are_counted_and_the_record_says_when(found: pc.Run) -> None:
     assert [row["clusters"] for row in found.history] == [1.0] * 2 + [3.0] * 6 and found.metrics["ari"] == 1.0
+    assert "intra_cluster" not in found.metrics  # nobody is placed by the distance to a center
 
 
 def test_newcomers_are_placed_by_one_model_each_way(found: pc.Run) -> None:

@@ -191,9 +191,9 @@ class ByDistance(Clustered):
         """
         memory = super().remembers(n_clients) | {
             "assignment": torch.arange(n_clients) % (1 if self.together else self.k),
-            "distance": torch.zeros(n_clients, dtype=torch.float64),
             "reseeded": torch.zeros(n_clients, dtype=torch.int64),
         }
+        memory |= {} if self.together else {"distance": torch.zeros(n_clients, dtype=torch.float64)}
         if self.absent == "out":
             return memory
         fit = self._fit("absent='last' needs to know how wide a model is")
