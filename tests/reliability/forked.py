@@ -6,6 +6,7 @@ has stdout and stderr in files, and ends as a program ends. Nobody cuts the powe
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import json
 import os
@@ -182,3 +183,28 @@ def spread(work: Callable[[Any], Any], over: Iterable[Any], root: Path, jobs: in
 def dice_of(*key: object) -> random.Random:
     """Random numbers of one case, which is had again by its number and the seed."""
     return random.Random(" ".join(map(str, key)))
+
+
+def counted(
+    count: Callable[[int, int, int, int | None], dict[str, Any]],
+    what: str,
+    jobs: int,
+    told: Callable[[dict[str, Any]], str],
+) -> int:
+    """A program that counts `what` it tries: `n [--seed S] [--jobs J] [--only I] [--json]`; 1 where any went wrong."""
+    asked = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    asked.add_argument("n", type=int, help=f"how many {what}")
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--jobs", type=int, default=jobs, help="so many beside each other")
+    asked.add_argument("--only", type=int, help="one of them, with all that was said")
+    asked.add_argument("--json", action="store_true", help="the counts as JSON")
+    args = asked.parse_args()
+    found = count(args.n, args.seed, args.jobs, args.only)
+    if args.json:
+        print(json.dumps(found))
+        return int(bool(found["bad"]))
+    print("\n".join(found.get("told", [])))
+    for one in found["bad"]:
+        print(f"{one['name']}: {one['wrong']}\n    {one['again']}")
+    print(told(found))
+    return int(bool(found["bad"]))

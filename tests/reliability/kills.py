@@ -19,7 +19,6 @@ files must be those of the undisturbed run.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -39,7 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from net import METHODS, OWN, differences
-from reliability.forked import LITTLE, Child, Ended, dice_of, found_in, spread, start, together, warm
+from reliability.forked import LITTLE, Child, Ended, counted, dice_of, found_in, spread, start, together, warm
 
 LITTLE = [*LITTLE, "--rounds", "4", "--checkpoint-every", "1"]
 MORE = {  # what else must be gone on from
@@ -306,29 +305,14 @@ def kills(n: int, seed: int = 0, jobs: int = 2, only: int | None = None) -> dict
     }
 
 
-def main() -> int:
-    """Kill so many, and say how many ended as they should."""
-    asked = argparse.ArgumentParser(description="Kill runs, resume them, compare every bit.")
-    asked.add_argument("n", type=int, help="how many runs")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--jobs", type=int, default=2, help="so many beside each other")
-    asked.add_argument("--only", type=int, help="one of them, with all that was said")
-    asked.add_argument("--json", action="store_true", help="the counts as JSON")
-    args = asked.parse_args()
-    found = kills(args.n, args.seed, args.jobs, args.only)
-    if args.json:
-        print(json.dumps(found))
-        return int(bool(found["bad"]))
-    print("\n".join(found.get("told", [])))
-    for one in found["bad"]:
-        print(f"{one['name']}: {one['wrong']}\n    {one['again']}")
-    print(f"{len(found['moments'])} kinds of moments: {', '.join(sorted(found['moments']))}")
-    print(
+def told(found: dict[str, Any]) -> str:
+    """The counts for people."""
+    return (
+        f"{len(found['moments'])} kinds of moments: {', '.join(sorted(found['moments']))}\n"
         f"{found['good']} of {found['of']} runs, killed {found['kills']} times ({dict(found['signals'])}) in "
         f"{found['cases']} kinds of runs, were resumed bit for bit; {found['seconds']:.0f} s"
     )
-    return int(bool(found["bad"]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(counted(kills, "runs", 2, told))

@@ -73,7 +73,7 @@ def _writers(part: int, cases: int) -> Found:
     from reliability.writers import writers
 
     found = writers(cases, seed=part)
-    return {"of": found["of"], "bad": [f"{one['kind']}: {one['wrong']} ({one['again']})" for one in found["bad"]]}
+    return {"of": found["of"], "bad": [f"{one['name']}: {one['wrong']} ({one['again']})" for one in found["bad"]]}
 
 
 def _damage(kind: str) -> Callable[[int, int], Found]:

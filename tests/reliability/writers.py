@@ -15,9 +15,7 @@ What a pair leaves must be to the bit what one alone leaves, and the log of ever
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
 import random
 import re
@@ -34,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from net import differences
-from reliability.forked import LITTLE, Child, Ended, dice_of, found_in, spread, start, warm
+from reliability.forked import LITTLE, Child, Ended, counted, dice_of, found_in, spread, start, warm
 from reliability.kills import Touches
 
 KINDS = ("resume", "sweep", "run", "resume", "compare", "resume", "killed")
@@ -185,8 +183,11 @@ def writers(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> di
     finally:
         shutil.rmtree(root, ignore_errors=True)
     again = f"python tests/reliability/writers.py {n} --seed {seed} --only"
-    kept = ("kind", "wrong", "said")
-    bad = [{key: one[key] for key in kept} | {"again": f"{again} {one['number']}"} for one in found if one["wrong"]]
+    bad = [
+        {"name": one["kind"], "wrong": one["wrong"], "said": one["said"], "again": f"{again} {one['number']}"}
+        for one in found
+        if one["wrong"]
+    ]
     return {
         "of": len(found),
         "good": len(found) - len(bad),
@@ -199,28 +200,13 @@ def writers(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> di
     }
 
 
-def main() -> int:
-    """Start so many pairs, and say how many were spoiled."""
-    asked = argparse.ArgumentParser(description="Start pairs of commands that write the same folder.")
-    asked.add_argument("n", type=int, help="how many pairs")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--jobs", type=int, default=1, help="so many pairs beside each other")
-    asked.add_argument("--only", type=int, help="one of them, with what both said")
-    asked.add_argument("--json", action="store_true", help="the counts as JSON")
-    args = asked.parse_args()
-    found = writers(args.n, args.seed, args.jobs, args.only)
-    if args.json:
-        print(json.dumps(found))
-        return int(bool(found["bad"]))
-    print("\n".join(found.get("told", [])))
-    for one in found["bad"]:
-        print(f"{one['kind']}: {one['wrong']}\n    {one['again']}")
-    print(
+def told(found: dict[str, Any]) -> str:
+    """The counts for people."""
+    return (
         f"{found['of'] - found['good']} of {found['of']} pairs were spoiled ({dict(found['kinds'])}); "
         f"{found['refused']} were refused with process and host, {found['waited']} waited; {found['seconds']:.0f} s"
     )
-    return int(bool(found["bad"]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(counted(writers, "pairs", 1, told))

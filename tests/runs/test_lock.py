@@ -104,6 +104,19 @@ def test_a_lock_is_given_to_one_and_given_back(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_without_links_has_locks_too(tmp_path, monkeypatch):
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    first = Lock(tmp_path)
+    assert first.take() is None and Owner.of((tmp_path / LOCK).read_text()) == first.owner
+    with pytest.raises(BeingWritten):
+        Lock(tmp_path).take()
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 @only_posix
 def test_a_dead_owner_is_taken_over_with_a_line(tmp_path):
     dead = write(tmp_path, pid=ended_process())

@@ -54,6 +54,7 @@ from ..language.own_code import ask_consent, own_names, remember
 from ..method import State
 from .checkpoint import (
     COPIES,
+    METRICS,
     Checkpoint,
     Columns,
     OfAnotherRun,
@@ -388,7 +389,7 @@ class Folder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; of a run that goes on, those that its newest checkpoint has are compared."""
-        path, text = self.path / "metrics.jsonl", self._read("metrics.jsonl")
+        path, text = self.path / "metrics.jsonl", self._read("metrics.jsonl", METRICS)
         known = "" if self.finished else _lines(self._newest_history())
         if not text.startswith(known):
             raise Damaged.at(path, "is not what the newest checkpoint says")
@@ -417,11 +418,11 @@ class Folder:
 
     def rewind_metrics(self, history: Sequence[dict[str, Any]]) -> None:
         """Make metrics.jsonl and its copy what they were at a checkpoint."""
-        lines = [json.dumps(row) + "\n" for row in history]
+        text = _lines(history)
         for name in COPIES:
-            self.write_text(name, "".join(lines))
+            self.write_text(name, text)
         self._metrics, self._but_last, self._lines = hashlib.sha256(), "", 0
-        for line in lines:
+        for line in text.splitlines(keepends=True):
             self._count(line)
 
     def append_places(self, round: int, places: list[int]) -> str:

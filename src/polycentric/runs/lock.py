@@ -177,7 +177,7 @@ def _created(path: Path, owner: Owner) -> bool:
         os.link(whole, path)
     except FileExistsError:
         return False
-    except (OSError, NotImplementedError):
+    except OSError:
         if not whole.exists():  # nothing can be written here
             raise
         return _created_in_place(path, owner)  # a disk without links
