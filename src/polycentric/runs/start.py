@@ -338,7 +338,7 @@ def prepared(
     metrics = given.metrics if given.metrics is not None else built_metrics(settings)
     how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
     how |= {"metrics": metrics, "augment": augment, "loss": given.loss or built_loss(settings)}
-    build = partial(Task.of, federation, model, cut=method.cut, **how)
+    build = partial(Task.of, federation, model, cut=method.cut, around=method.around, **how)
     task = build(seed=settings.seed)
     others = range(1, method.starts(federation.n_clients))
     starts = [task.start(), *(build(seed=seed_of(settings.seed, "center", j)).start() for j in others)]

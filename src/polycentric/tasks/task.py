@@ -11,7 +11,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from ..data.augment import Augment, check_images
 from ..data.federation import Inputs
 from ..errors import UsageError
 from ..models import MODELS, build
+from ..models.around import Around, Fit
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
 from .goals import GOALS, Goal, Loss
 from .metric import Metric
@@ -56,6 +57,7 @@ class Task:
     several: Inputs = ()  # what the module is called with, where that is not x as a whole
     augment: Augment | None = None  # what happens to images in training
     goal: Goal = GOALS["classes"]
+    part: str = ""  # the submodule that answers, such as "general" of a model with a gate; empty: all of it
 
     @staticmethod
     def of(
@@ -70,13 +72,16 @@ class Task:
         precision: str = "float32",
         metrics: Sequence[Metric] = (),
         augment: Augment | None = None,
+        around: Around | None = None,
     ) -> Task:
-        """The task of fitting a model to a federation's data."""
+        """The task of fitting a model, and whatever a method puts around it, to a federation's data."""
         check_images(augment, federation.name, federation.shape, federation.symbols)
         model = copy.deepcopy(model) if isinstance(model, nn.Module) else model  # the user's own stays as it is
         several = federation.inputs if not isinstance(model, str) or model not in MODELS else ()
         shape = dict(several) if several else federation.shape
         module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
+        if around is not None:
+            module = around(module, Fit(federation.shape, federation.n_outputs, seed, federation.symbols))
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
         own = tuple(metrics)
@@ -151,7 +156,14 @@ class Task:
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
         parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
-        return side_by_side(functional_call(self.module, parameters, self.arguments(x)))
+        if not self.part:
+            return side_by_side(functional_call(self.module, parameters, self.arguments(x)))
+        own = {k.removeprefix(f"{self.part}."): v for k, v in parameters.items() if k.startswith(f"{self.part}.")}
+        return side_by_side(functional_call(self.module.get_submodule(self.part), own, self.arguments(x)))
+
+    def inside(self, part: str) -> Task:
+        """The same task answered by a part of the module alone; rows stay those of the whole."""
+        return replace(self, part=part)
 
     def arguments(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the module is called with."""

@@ -1,0 +1,21 @@
+"""What a method puts around the user's model: a second model beside it, a gate, a head of its own."""
+
+from typing import NamedTuple, Protocol
+
+from torch import nn
+
+
+class Fit(NamedTuple):
+    """What a module is made for."""
+
+    shape: tuple[int, ...]  # of one example
+    n_outputs: int
+    seed: int  # of first parameters
+    symbols: int = 0  # of a text; 0: the data are no text
+
+
+class Around(Protocol):
+    """Makes one module of the user's and a method's own; names of its submodules are those a `Cut` may use."""
+
+    def __call__(self, module: nn.Module, fit: Fit) -> nn.Module:
+        """The module that is trained and answers."""
