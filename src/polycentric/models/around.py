@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 from torch import nn
 
 
-class Fit(NamedTuple):
+class MadeFor(NamedTuple):
     """What a module is made for."""
 
     shape: tuple[int, ...]  # of one example
@@ -17,5 +17,5 @@ class Fit(NamedTuple):
 class Around(Protocol):
     """Makes one module of the user's and a method's own; names of its submodules are those a `Cut` may use."""
 
-    def __call__(self, module: nn.Module, fit: Fit) -> nn.Module:
+    def __call__(self, module: nn.Module, made_for: MadeFor) -> nn.Module:
         """The module that is trained and answers."""

@@ -24,7 +24,7 @@ from ..data.augment import Augment, check_images
 from ..data.federation import Inputs
 from ..errors import UsageError
 from ..models import MODELS, build
-from ..models.around import Around, Fit
+from ..models.around import Around, MadeFor
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
 from .goals import GOALS, Goal, Loss
 from .metric import Metric
@@ -81,7 +81,7 @@ class Task:
         shape = dict(several) if several else federation.shape
         module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         if around is not None:
-            module = around(module, Fit(federation.shape, federation.n_outputs, seed, federation.symbols))
+            module = around(module, MadeFor(federation.shape, federation.n_outputs, seed, federation.symbols))
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
         own = tuple(metrics)
