@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .errors import require, synonym
 from .learn import Learner
-from .models.around import Around
+from .models.around import Wrap
 from .parts.aggregate import Aggregate as Aggregate, Mean as Mean
 from .parts.optimizer import Average as Average, Center as Center
 from .parts.privacy import NoPrivacy as NoPrivacy, Privacy as Privacy
@@ -134,7 +134,7 @@ class Method:
     name: str
     phases: tuple[tuple[int, tuple[Exchange, ...]], ...]
     cut: Cut = WHOLE  # which parameters go under which name
-    around: Around | None = None  # what stands around the user's model, such as a private one and a gate
+    around: Wrap | None = None  # what stands around the user's model, such as a private one and a gate
     recipe: Recipe | None = field(default=None, compare=False, repr=False)  # None: put together by hand
 
     @staticmethod

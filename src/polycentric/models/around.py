@@ -14,7 +14,7 @@ class MadeFor(NamedTuple):
     symbols: int = 0  # of a text; 0: the data are no text
 
 
-class Around(Protocol):
+class Wrap(Protocol):
     """Makes one module of the user's and a method's own; names of its submodules are those a `Cut` may use."""
 
     def __call__(self, module: nn.Module, made_for: MadeFor) -> nn.Module:

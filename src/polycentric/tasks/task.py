@@ -24,7 +24,7 @@ from ..data.augment import Augment, check_images
 from ..data.federation import Inputs
 from ..errors import UsageError
 from ..models import MODELS, build
-from ..models.around import Around, MadeFor
+from ..models.around import MadeFor, Wrap
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
 from .goals import GOALS, Goal, Loss
 from .metric import Metric
@@ -72,7 +72,7 @@ class Task:
         precision: str = "float32",
         metrics: Sequence[Metric] = (),
         augment: Augment | None = None,
-        around: Around | None = None,
+        around: Wrap | None = None,
     ) -> Task:
         """The task of fitting a model, and whatever a method puts around it, to a federation's data."""
         check_images(augment, federation.name, federation.shape, federation.symbols)
