@@ -91,7 +91,7 @@ class Exchange:
         )
         require(not why, f"{name} bounds the influence of one client on a weighted mean, but {why}: leave privacy out")
         topology = self.topology
-        refused = self.privacy.refuses(topology.weighs, topology.n_centers(1 << 30), bool(topology.sealed))
+        refused = self.privacy.refuses(topology.weighs, bool(topology.sealed))
         require(not refused, f"{name}: {refused}")
 
     @property
@@ -125,7 +125,7 @@ class Exchange:
         """The same exchange, its parts knowing the layout of `model`, a row of it, the clients, and each other."""
         topology = self.topology.fitted(layout, like, n_clients)
         learn, unpack = (tuple(each.fitted(n_clients) for each in part) for part in (self.learn, self.unpack))
-        select, privacy = self.select.fitted(topology), self.privacy.fitted(layout)
+        select, privacy = self.select.fitted(topology), self.privacy.fitted(layout, topology.n_centers(n_clients))
         return replace(self, learn=learn, unpack=unpack, topology=topology, select=select, privacy=privacy)
 
     def words(self, n_clients: int) -> str:

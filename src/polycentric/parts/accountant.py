@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from ..errors import require
 
 Accountant = Literal["pld", "rdp"]
@@ -96,7 +98,7 @@ def named(releases: Sequence[Release], found: float) -> str:
 
 
 def noise_for(target: float, delta: float, releases: Callable[[float], Sequence[Release]]) -> float:
-    """The least noise, to one part in 10,000, with which `releases(noise)` promise the target epsilon at delta.
+    """The least noise, to one part in 1,000, with which `releases(noise)` promise the target epsilon at delta.
 
     >>> round(noise_for(4.3772, 1e-5, lambda noise: [Release(noise)]), 2)
     1.0
@@ -114,7 +116,7 @@ def noise_for(target: float, delta: float, releases: Callable[[float], Sequence[
             f"epsilon={target:g} at delta={delta:.3g} cannot be met by any noise up to a million: use a larger "
             "epsilon, fewer rounds, or more clients",
         )
-    while high - low > 1e-4 * high:
+    while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
@@ -133,32 +135,39 @@ def _agreed(releases: Sequence[Release]) -> tuple[Release, ...]:
 def _exact(noise: float, delta: float) -> float:
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
-    return float(get_epsilon_gaussian(noise, delta))
+    with np.errstate(all="ignore"):  # beyond what float64 can tell apart, it is zero
+        return float(get_epsilon_gaussian(noise, delta))
 
 
 @lru_cache(maxsize=4096)
 def _accounted(
     releases: tuple[Release, ...], delta: float, by: Accountant, grid: float, orders: tuple[float, ...] | None
 ) -> float:
+    with _quiet():
+        return float(_counted(releases, by, grid, orders).get_epsilon(delta))
+
+
+@lru_cache(maxsize=4)
+def _counted(releases: tuple[Release, ...], by: Accountant, grid: float, orders: tuple[float, ...] | None) -> Any:
+    """The library's accountant of these releases; it may be large, so few are kept."""
     import dp_accounting as dp
     from dp_accounting import pld, rdp
 
     related = dp.NeighboringRelation
     relation = related.REPLACE_ONE if releases[0].neighbours == "replace" else related.ADD_OR_REMOVE_ONE
-    with _quiet():
-        count: Any = (
-            rdp.RdpAccountant(orders, relation)
-            if by == "rdp"
-            else pld.PLDAccountant(relation, value_discretization_interval=grid)
-        )
-        for release in releases:
-            event: Any = dp.GaussianDpEvent(release.noise)
-            if release.chance.kind == "poisson":
-                event = dp.PoissonSampledDpEvent(release.chance.rate, event)
-            elif release.chance.kind == "fixed":
-                event = dp.SampledWithoutReplacementDpEvent(release.chance.of, release.chance.n, event)
-            count.compose(event, release.times)
-        return float(count.get_epsilon(delta))
+    count: Any = (
+        rdp.RdpAccountant(orders, relation)
+        if by == "rdp"
+        else pld.PLDAccountant(relation, value_discretization_interval=grid)
+    )
+    for release in releases:
+        event: Any = dp.GaussianDpEvent(release.noise)
+        if release.chance.kind == "poisson":
+            event = dp.PoissonSampledDpEvent(release.chance.rate, event)
+        elif release.chance.kind == "fixed":
+            event = dp.SampledWithoutReplacementDpEvent(release.chance.of, release.chance.n, event)
+        count.compose(event, release.times)
+    return count
 
 
 @contextmanager

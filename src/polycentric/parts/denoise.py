@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import within
+from ..errors import require, within
 from ..language import register
 
 
@@ -23,6 +23,8 @@ class Denoise(ABC):
 
     def __call__(self, update: Tensor, nu: Tensor, sizes: list[int]) -> Tensor:
         """The update (centers, width) of tensors of these sizes; `nu`: (centers,) of every center's noise."""
+        known = self.whole or sum(sizes) == update.shape[-1]
+        require(known, "which numbers belong to a tensor is known when a run begins: start it with `pc.run`")
         parts = [update] if self.whole else torch.split(update, sizes, -1)
         return torch.cat([self.of(part.double(), nu.to(update.device)[:, None]) for part in parts], -1).to(update)
 

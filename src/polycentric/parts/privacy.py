@@ -57,12 +57,12 @@ class Privacy:
         """The same, with the noise that was found."""
         return self
 
-    def fitted(self, layout: Layout) -> Privacy:
-        """Itself, once the layout of `model` is known."""
+    def fitted(self, layout: Layout, n_centers: int) -> Privacy:
+        """Itself, once the layout of `model` and the number of centers are known."""
         return self
 
-    def refuses(self, weighs: Weighs, n_centers: int, chosen: bool) -> str:
-        """Why it cannot hide clients that count so, at so many centers, which they may have chosen; empty: it can."""
+    def refuses(self, weighs: Weighs, chosen: bool) -> str:
+        """Why it cannot hide clients that count so, at centers which they may have chosen; empty: it can."""
         return ""
 
     def release(self, chance: Chance, weighs: Weighs) -> Release | None:
@@ -169,14 +169,16 @@ class Gaussian(Privacy):
         """With noise in place of an epsilon."""
         return replace(self, noise=noise, epsilon=None)
 
-    def fitted(self, layout: Layout) -> Gaussian:
-        """Knows the tensors that are smoothed one by one."""
+    def fitted(self, layout: Layout, n_centers: int) -> Gaussian:
+        """Knows the tensors that are smoothed one by one; bits are of one center."""
+        require(
+            self.quantile is None or n_centers == 1,
+            f"quantile={self.quantile} moves the clip of one center, and there are {n_centers}: leave it out",
+        )
         return replace(self, sizes=tuple(layout.sizes)) if self.denoise else self
 
-    def refuses(self, weighs: Weighs, n_centers: int, chosen: bool) -> str:
-        """Bits are of one center; bits and counts need clients that count the same; neighbours need their sampling."""
-        if self.quantile is not None and n_centers > 1:
-            return f"quantile={self.quantile:g} moves the clip of one center, and there are {n_centers}: leave it out"
+    def refuses(self, weighs: Weighs, chosen: bool) -> str:
+        """Bits and counts need clients that count the same, and choices need counts."""
         if self.quantile is not None and weighs == "examples":
             return "a quantile is of clients that count the same: use equal=True, or dp-fedavg"
         if self.least is not None and weighs != "fixed":
