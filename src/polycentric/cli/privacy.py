@@ -1,12 +1,20 @@
-"""The command that counts before anything is run: privacy."""
+"""The command that counts before anything is run, privacy; and the one that attacks what was run, audit."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, Quiet, Trust, interruptible
+from .using import Force, RunFolder
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..runs.audit import Audit
 
 
 def privacy(
@@ -44,7 +52,7 @@ def privacy(
     hidden = told or []
     factor = 2.0 if hidden[0].neighbours == "replace" else 1.0
     z = factor * hidden[0].noise
-    found = {
+    found: dict[str, Any] = {
         "noise": z,
         "delta": least,
         "neighbours": hidden[0].neighbours,
@@ -62,3 +70,76 @@ def privacy(
     table.add_row("", "rdp", f"{found['epsilon_rdp']:.4g}")
     table.add_row(accountant.WORDS["zero"].format(unit="client"), "exact", f"{found['epsilon_zero']:.4g}")
     stdout.print(table)
+
+
+def audit(
+    run: RunFolder,
+    shadows: Annotated[
+        int, typer.Option(min=0, help="Repeat the run so often on random halves of the examples; try 8.")
+    ] = 0,
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Also guess which clients trained, if some were held out.")
+    ] = False,
+    canary: Annotated[
+        int, typer.Option(min=0, help="Trials of canary clients that try to refute the stated epsilon; try 1000.")
+    ] = 0,
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder for the scores of the shadows: the same command again goes on.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a JSON file.")] = None,
+    force: Force = False,
+    trust: Trust = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Attack a finished run: can its training examples, or its clients, be told from others by its models?
+
+    Beside it stands what the run's epsilon, if it has one, allows any attack.
+
+    Examples:
+
+      polycentric audit runs/first
+
+      polycentric audit runs/private --shadows 8 --canary 1000
+    """
+    from ..errors import UsageError
+    from ..runs.start import open as open_run
+    from .screen import counting, say, stdout, tell
+    from .using import write_whole
+
+    if out is not None and out.exists() and not force:
+        raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
+    opened = open_run(run, trust=trust)
+    with counting("shadows", shadows, quiet or as_json or not shadows) as told, interruptible():
+        found = opened.audit(shadows=shadows, clients=clients, canary=canary, keep=keep, progress=told)
+    result = {"run_dir": str(run), "method": opened.method.name, "data": opened.federation.name, **found.to_json()}
+    if out is not None:
+        write_whole(out, json.dumps(result, indent=1) + "\n")
+    if as_json:
+        tell(result)
+        return
+    stdout.print(_table(found, f"attacks on {opened.method.name} on {opened.federation.name}"))
+    for line in found.said:
+        say(line)
+
+
+def _table(found: Audit, title: str) -> Table:
+    from ..runs.separation import AT
+    from .screen import titled
+
+    promised = any(found.bound(attack.unit) for attack in found.attacks)
+    heads = ["AUC", "initial model", "worst client", f"TPR at {AT[0]:.0%} FPR", *(["allowed AUC"] * promised)]
+    table = titled(title, "attack", right=heads)
+    for column in table.columns:
+        column.overflow = "fold"
+    for attack in found.attacks:
+        now, before, bound = attack.found, attack.before, found.bound(attack.unit)
+        table.add_row(
+            attack.name,
+            f"{now.auc:.3f}±{now.error:.3f}",
+            "-" if before is None else f"{before.auc:.3f}±{before.error:.3f}",
+            "-" if attack.worst is None else f"{attack.worst['auc']:.2f}±{attack.worst['auc_error']:.2f}",
+            f"{now.tpr[AT[0]]:.1%}±{now.tpr_error[AT[0]]:.1%}",
+            *([f"{bound['auc']:.3f}" if bound else "-"] * promised),
+        )
+    return table

@@ -76,7 +76,7 @@ def predict(
     found = open_run(run, trust=trust, examples=False).predict(file, client=client, center=center)
     told, n = found.summary(), len(found.outputs)
     if out is not None:
-        _write(out, found.table())
+        write_whole(out, found.table())
     if as_json:
         scored = n if found.known is None else int(found.known.sum())
         about = {"run_dir": str(run), "file": str(file), "examples": n, "scored": scored if told else 0}
@@ -112,7 +112,7 @@ def assign(
         raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
     found = open_run(run, trust=trust, examples=False).assign(data, **options)
     if out is not None:
-        _write(out, found.table())
+        write_whole(out, found.table())
     if as_json:
         tell({"run_dir": str(run), "data": data, "clients": list(found.rows()), "note": found.note})
         return
@@ -158,7 +158,7 @@ def evaluate(
         say(line)
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """A file, whole or not at all."""
     from ..runs.checkpoint import renamed
 

@@ -71,6 +71,13 @@ class Split:
         last = first + int(self.sizes[client])
         return Split(self.x[first:last], self.y[first:last], torch.tensor([0, last - first]))
 
+    def only(self, mask: Tensor) -> Split:
+        """Some of the examples, (examples,) bool; a client may be left with none."""
+        owner = self.owner[mask.to(self.owner.device)]
+        sizes = torch.bincount(owner, minlength=len(self.sizes))
+        there = mask.to(self.x.device)
+        return Split(self.x[there], self.y[there], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
     def to(self, device: torch.device | str) -> Split:
         """The same examples on a device; offsets stay where the schedule is made, on the host."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))

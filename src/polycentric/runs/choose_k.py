@@ -17,6 +17,7 @@ import torch
 from ..data import Federation, Split
 from ..errors import require
 from ..stacks.draw import uniform
+from .guarantee import warn_choice
 from .recipes import recipe_of
 from .start import run
 
@@ -62,6 +63,7 @@ def choose_k(
     good = by == "distance" or len(federation.valid) > 0
     require(good, "by='valid' needs a validation split: load the data with valid=0.2, or choose by='distance'")
     some = sampled(federation, clients, seed)
+    warn_choice([recipe_of(method)(k=k, **settings) for k in ks], "choose_k")
     trials = []
     for k in ks:
         with warnings.catch_warnings():

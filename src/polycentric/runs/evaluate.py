@@ -24,6 +24,7 @@ from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, take, to_device_of, write
 from ..tasks.goals import GOALS
 from ..tasks.metric import Metric
+from ..tasks.task import Task
 from ..topology import inner_products
 from .metrics import Integers, Mark, Reals, Scores, mean_by_client, score, score_labels, score_numbers
 
@@ -82,6 +83,36 @@ def scored(clients: Simulation, split: Split, predictions: Iterable[tuple[Tensor
             each = _of_each_client(metric, outputs_of.to(task.dtype), task.targets(split.y.cpu()), split, scores.count)
         own[metric.name] = Mark(each, metric.lower_is_better)
     return replace(scores, marks={**scores.marks, **own})
+
+
+def example_losses(method: Method, state: State, clients: Simulation, split: Split) -> Tensor:
+    """The loss of every example of a split under the model that its client uses, (examples,) float64, on the host."""
+    state, task = assign_newcomers(method, state, clients), clients.task
+    found = torch.zeros(len(split), dtype=torch.float64)
+    for index, outputs in _predictions(method, state, clients, split, None):
+        found[index.cpu()] = _precise(task, outputs, split.y[index]).cpu()
+    clients.ranks.add(found)
+    return found
+
+
+@torch.no_grad()
+def best_losses(clients: Simulation, split: Split, models: Tensor) -> Tensor:
+    """The loss of every example under the model that fits it best, whoever uses which, (examples,), on the host."""
+    found = torch.full((len(split),), torch.inf, dtype=torch.float64)
+    for row in models:
+        each = []
+        for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
+            each.append(_precise(clients.task, clients.task.predict({"model": row}, clients.task.inputs(x)), y))
+        found = torch.minimum(found, torch.cat(each).cpu())
+    return found
+
+
+def _precise(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """Losses in float64: in float32 those near zero are all the same. The user's own loss has its own type."""
+    targets = task.targets(y)
+    if task.loss is not task.goal.loss:
+        return task.loss(outputs, targets).double()
+    return task.loss(outputs.double(), targets.double() if targets.is_floating_point() else targets)
 
 
 def _per_client(clients: Simulation) -> list[bool]:

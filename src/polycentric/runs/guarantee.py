@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,33 @@ def with_noise(method: Method, noise: float) -> Method:
     return replace(method, phases=phases)
 
 
+def unnoised(run: Run) -> list[str]:
+    """What reads clients' examples beside the noised sums, and has a say in the models that are released."""
+    settings, said = run.settings, []
+    if settings.patience is not None:
+        by = settings.monitor or "score"
+        said.append(f"patience={settings.patience} chooses the round by the {by} of the clients' validation examples")
+    if settings.target is not None:
+        said.append(f"target={settings.target:g} chooses the round by the score of the clients' test examples")
+    if run.federation.scaling is not None:
+        said.append("features are scaled by the means and deviations of all clients' training examples")
+    told = releases(run.method, 1, len(run.clients.everyone(0))) or []
+    if run.clock.deadline is not None and any(release.neighbours == "replace" for release in told):
+        said.append(f"deadline={run.clock.deadline:g} lets it show who was late: a mean is over those who came")
+    return said
+
+
+def warn_choice(methods: Sequence[Method], what: str) -> None:
+    """Say that a choice between private runs is itself no private one."""
+    n = sum(any(exchange.privacy.covers is not None for exchange in method.exchanges) for method in methods)
+    if n:
+        warnings.warn(
+            f"{what} chooses between {n} private runs by scores of the clients' examples, which no noise hides; every "
+            "run tells of the same clients, so their epsilons add up, and that of the chosen one is too small",
+            stacklevel=3,
+        )
+
+
 def check_promise(run: Run) -> None:
     """Refuse a budget that acts on nothing or lasts for no round; say what makes a guarantee weaker than it looks."""
     settings, method, able = run.settings, run.method, len(run.clients.everyone(0))
@@ -153,6 +180,8 @@ def check_promise(run: Run) -> None:
             "decides the noise: equal=True, or dp-fedavg, counts clients",
             stacklevel=4,
         )
+    for said in unnoised(run):
+        warnings.warn(f"{said}, which no noise hides and epsilon does not count", stacklevel=4)
     budget = settings.epsilon
     require(
         budget is None or affordable(method, 1, budget, delta, able),

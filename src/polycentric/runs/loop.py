@@ -46,6 +46,7 @@ from .settings import Settings
 from .stopping import Target, rules
 
 if TYPE_CHECKING:
+    from .audit import Audit
     from .export import Exported
     from .newcomers import Elsewhere, Fits
     from .predict import Predictions
@@ -90,6 +91,7 @@ class Run:
     places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
+    objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
 
     @property
     def federation(self) -> Federation:
@@ -142,6 +144,12 @@ class Run:
         from .newcomers import evaluate_on
 
         return evaluate_on(self, data, **how)
+
+    def audit(self, **how: Any) -> Audit:
+        """What attackers learn of its members; arguments as those of `runs.audit.audit`."""
+        from .audit import audit
+
+        return audit(self, **how)
 
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""

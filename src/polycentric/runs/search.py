@@ -27,7 +27,9 @@ import torch
 from ..errors import Diverged, UsageError, require, unknown
 from ..stacks.draw import uniform
 from .grid import ProgressCallback, run_cells
+from .guarantee import warn_choice
 from .settings import Settings
+from .start import built_method
 
 Point = dict[str, Any]  # a value for every axis
 Axis = list[Any] | Mapping[str, Any]  # values, or a range {low, high, log}
@@ -141,6 +143,7 @@ def search(
     """
     kept, out, done = list(points), list[Tried](), 0
     stages = rungs(len(points), rounds, how)
+    warn_choice([built_method(cell) for point in points for cell in cells_at(point, rounds)], "a search")
     for stage, (_, length) in enumerate(stages):
         cells = [cells_at(point, length) for point in kept]
         flat, before = [cell for each in cells for cell in each], done

@@ -360,7 +360,15 @@ def prepared(
     able, delta = len(clients.everyone(0)), delta_of(settings.delta, federation.n_clients)
     method = calibrated(method, settings.rounds, able, delta)
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
-    return Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
+    made = Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
+    made.objects = given
+    return made
+
+
+def again(run: Run, federation: Federation | None = None, **settings: Any) -> Run:
+    """A run made like another one, before its first round: on other examples, or with some settings changed."""
+    objects = replace(run.objects, federation=federation or run.federation, observers=None)
+    return prepared(run.settings.changed(**settings), objects)
 
 
 @released_on_error
