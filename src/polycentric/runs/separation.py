@@ -173,7 +173,7 @@ def of_a_part(epsilon: float, delta: float, neighbours: str) -> tuple[float, flo
 def least_epsilon(with_it: ArrayLike, without: ArrayLike, delta: float, confidence: float = 0.95) -> float:
     """An epsilon that is exceeded, but for a chance of 1 - confidence: a test statistic in two neighbouring worlds.
 
-    The threshold, and which of the two bounds, are chosen on the first half of the trials, and judged on the second by
+    The threshold, and which way round, are chosen on the first half of the trials, and judged on the second by
     Clopper and Pearson's limits, so the bound holds whatever was chosen (Jagielski et al., NeurIPS 2020).
     """
     here, gone = np.asarray(with_it, dtype=np.float64), np.asarray(without, dtype=np.float64)
@@ -190,14 +190,12 @@ def least_epsilon(with_it: ArrayLike, without: ArrayLike, delta: float, confiden
 
 
 def _bounds(here: Reals, gone: Reals, thresholds: Reals, delta: float, alpha: float) -> Reals:
-    """Both bounds on epsilon at every threshold, (2, thresholds)."""
+    """Bounds on epsilon at every threshold, (4, thresholds): either world may be guessed, above it or below."""
     m, n = len(here), len(gone)
     true = m - np.searchsorted(np.sort(here), thresholds, side="right")
     false = n - np.searchsorted(np.sort(gone), thresholds, side="right")
-    ratios = (
-        (_at_least(true, m, alpha) - delta) / _at_most(false, n, alpha),
-        (_at_least(n - false, n, alpha) - delta) / _at_most(m - true, m, alpha),
-    )
+    hits = ((true, m, false, n), (n - false, n, m - true, m), (false, n, true, m), (m - true, m, n - false, n))
+    ratios = [(_at_least(a, of_a, alpha) - delta) / _at_most(b, of_b, alpha) for a, of_a, b, of_b in hits]
     return np.log(np.clip(np.stack(ratios), 1e-300, None))
 
 
