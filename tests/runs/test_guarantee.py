@@ -9,9 +9,11 @@ import pytest
 
 import polycentric as pc
 from polycentric import Gaussian, Poisson, Star, UsageError, dp_fedavg, fedavg
+from polycentric.data.scaling import standardised
 from polycentric.method import Exchange, Method
 from polycentric.parts.accountant import Chance, Release, epsilon
 from polycentric.runs.guarantee import releases
+from polycentric.runs.search import search
 from support import Make, ready
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 1, "batch": 5}
@@ -68,6 +70,61 @@ def test_delta_is_told_and_one_in_clients_is_warned_of(blobs: Make) -> None:
 def test_examples_as_weights_are_told_to_be_public(blobs: Make) -> None:
     with pytest.warns(UserWarning, match="how many each of them has is taken for public"):
         ready(fedavg(privacy=Gaussian(1.0, 1.0), **TRAINING), blobs(SIZES), rounds=1).go()
+
+
+PRIVATE = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+FIXED = dp_fedavg(share=0.5, noise=2.0, sampling="fixed", **TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("method", "how", "message"),
+    [
+        (PRIVATE, {"patience": 3}, "patience=3 chooses the round by the score of the clients' validation examples"),
+        (
+            PRIVATE,
+            {"patience": 3, "monitor": "macro_f1"},
+            "patience=3 chooses the round by the macro_f1 of the clients'",
+        ),
+        (PRIVATE, {"target": 0.9}, "target=0.9 chooses the round by the score of the clients' test examples"),
+        (FIXED, {"clock": "physical(deadline=100)"}, "deadline=100 lets it show who was late"),
+    ],
+)
+def test_what_reads_examples_beside_the_noise_is_warned_of(method: Method, how: Any, message: str, blobs: Make) -> None:
+    federation, plain = blobs(SIZES, valid=3), {"rounds": 1, "delta": 0.01}
+    with pytest.warns(UserWarning, match=f"{message}.*which no noise hides and epsilon does not count"):
+        ready(method, federation, **plain, **how).go()
+    ready(fedavg(**TRAINING), federation, rounds=1, **how).go()  # nothing is promised, and nothing is said
+    ready(method, federation, **plain).go()
+
+
+def test_a_deadline_tells_nothing_where_the_denominator_is_fixed(blobs: Make) -> None:
+    ready(PRIVATE, blobs(SIZES), rounds=1, delta=0.01, clock="physical(deadline=100)").go()
+
+
+def test_scaling_by_all_examples_is_warned_of(blobs: Make) -> None:
+    how: dict[str, Any] = {"rounds": 1, "delta": 0.01}
+    with pytest.warns(UserWarning, match="features are scaled by the means and deviations of all clients'"):
+        ready(PRIVATE, standardised(blobs(SIZES)), **how).go()
+    ready(PRIVATE, blobs(SIZES), **how).go()
+
+
+def test_a_choice_between_private_runs_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def cells_at(name: str) -> Any:
+        return lambda point, rounds: [pc.Settings(method=name, set=dict(point), rounds=rounds)]
+
+    scored = {"validation": {"metric": "valid_x", "value": 0.5, "lower_is_better": False}, "metrics": {}}
+    monkeypatch.setattr("polycentric.runs.search.run_cells", lambda cells, parent, **_: [scored for _ in cells])
+    points = [{"lr": 0.1}, {"lr": 0.2}]
+    with pytest.warns(UserWarning, match="a search chooses between 2 private runs by scores .* their epsilons add up"):
+        search(points, cells_at("dp-fedavg"), 3, "random", tmp_path)
+    search(points, cells_at("fedavg"), 3, "random", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:delta=")
+def test_choosing_k_by_private_runs_is_warned_of() -> None:
+    federation, settings = pc.load("digits", clients=12, valid=0.2), {"privacy": Gaussian(1.0, 1.0, least=2)}
+    with pytest.warns(UserWarning, match="choose_k chooses between 2 private runs"):
+        pc.choose_k(federation, (1, 2), rounds=1, method="ifca", model="logistic", **settings)
 
 
 @pytest.mark.parametrize(

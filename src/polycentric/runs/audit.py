@@ -64,7 +64,7 @@ MOST_BYTES = 1 << 32  # of a file with a shadow's scores
 
 
 @dataclass(frozen=True, eq=False)
-class Attack:
+class Inference:
     """One attack, and what it came to."""
 
     name: str
@@ -91,6 +91,8 @@ class Attack:
         if self.gain is not None and self.before is not None:
             more = "no more than by chance" if self.gain[0] <= 2 * self.gain[1] else "by training"
             auc += f", {self.gain[0]:+.3f} ± {self.gain[1]:.3f} over the initial model ({more})"
+        if self.found.sure > 0 and not self.succeeds:
+            return f"{self.name}: not sure, the data themselves may differ as much; {auc}"
         if not self.succeeds:
             return f"{self.name}: no better than guessing; {auc}"
         at, tpr = next(iter(self.found.tpr.items()))
@@ -108,7 +110,7 @@ class Attack:
 class Audit:
     """What attacks on a run came to, beside what the run promises."""
 
-    attacks: tuple[Attack, ...]
+    attacks: tuple[Inference, ...]
     promise: dict[str, Any] | None  # as `runs.guarantee.spent` has it
     canary: Canary | None = None
     notes: tuple[str, ...] = ()
@@ -176,7 +178,7 @@ def audit(
     keep: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack a finished run; nothing of it is changed.
+    """Inference a finished run; nothing of it is changed.
 
     Arguments:
         shadows: repeat the run so many times for the likelihood ratio attack; 0: do without.
@@ -193,7 +195,7 @@ def audit(
     good = shadows == 0 or shadows >= FEW_SHADOWS
     require(good, f"shadows={shadows} are too few to fit what examples in and out look like: use {FEW_SHADOWS} or more")
     require(keep is None or shadows > 0, f"keep={keep} is for the scores of shadows: give shadows=8, or leave it out")
-    attacks, notes = list[Attack](), list[str]()
+    attacks, notes = list[Inference](), list[str]()
     who = _attacked(run)
     if bool((federation.test.sizes[who] > 0).any()):
         attacks += _loss_attacks(run, who)
@@ -231,7 +233,7 @@ def _attacked(run: Run) -> Tensor:
     return there & ~run.clients.attackers
 
 
-def _loss_attacks(run: Run, who: Tensor) -> list[Attack]:
+def _loss_attacks(run: Run, who: Tensor) -> list[Inference]:
     """By the models in use; and by the best of several centers, where they are whole models."""
     train, test, names = run.federation.train, run.federation.test, run.federation.clients
     who = who & (train.sizes > 0) & (test.sizes > 0)
@@ -245,10 +247,10 @@ def _loss_attacks(run: Run, who: Tensor) -> list[Attack]:
 
     first = again(run)
 
-    def told(name: str, now: Tensor, then: Tensor) -> Attack:
+    def told(name: str, now: Tensor, then: Tensor) -> Inference:
         found, before = (separation(score, member, owner, seed=run.settings.seed) for score in (now, then))
         each = [of_each(score, member, owner, LEAST) for score in (now, then)]
-        return Attack(name, "example", found, before, _worst(each[0], each[1], names))
+        return Inference(name, "example", found, before, _worst(each[0], each[1], names))
 
     used = [scores(lambda split, r=r: example_losses(r.method, r.state, r.clients, split)) for r in (run, first)]  # type: ignore[misc]
     attacks = [told("loss", *used)]
@@ -278,7 +280,7 @@ def _worst(
     return told | {"sure": bool(sure), "clients": len(found)} | spread
 
 
-def _client_attacks(run: Run) -> list[Attack]:
+def _client_attacks(run: Run) -> list[Inference]:
     """Who trained, by the mean loss on the examples that were trained on, and on others of the same client."""
     held_out = run.clients.held_out_mask
     require(
@@ -302,7 +304,7 @@ def _client_attacks(run: Run) -> list[Attack]:
             losses = example_losses(each.method, each.state, each.clients, split)
             total = torch.zeros(len(here), dtype=torch.float64).index_add_(0, split.owner.cpu(), losses)
             found.append(separation(-(total / split.sizes)[here], ~held_out[here], seed=run.settings.seed))
-        attacks.append(Attack(name, "client", found[0], found[1]))
+        attacks.append(Inference(name, "client", found[0], found[1]))
     return attacks
 
 
@@ -334,7 +336,9 @@ def likelihood_ratios(phi: Tensor, inside: Tensor) -> Tensor:
         mean = torch.where(there, rows, 0.0).sum(0) / n
         apart = torch.where(there, rows - mean, 0.0).square().sum(0)
         few = repeats < EACH
-        variance = (apart.nansum() / (n - 1).clamp(min=0).sum() if few else apart / (n - 1)).clamp(min=1e-12)
+        variance = (apart.nansum() / (n - 1).clamp(min=0).sum().clamp(min=1) if few else apart / (n - 1)).clamp(
+            min=1e-12
+        )
         variance = variance * (1 + 1 / n)
         return -((at - mean).square() / variance + variance.log()) / 2
 
@@ -346,7 +350,7 @@ def likelihood_ratios(phi: Tensor, inside: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-def _shadow_attacks(run: Run, shadows: int, keep: Path | None, progress: Progress | None) -> list[Attack]:
+def _shadow_attacks(run: Run, shadows: int, keep: Path | None, progress: Progress | None) -> list[Inference]:
     """The likelihood ratio; and phi over its mean in all other repeats, which takes fewer of them to know."""
     train = run.federation.train
     found = []
@@ -364,7 +368,7 @@ def _shadow_attacks(run: Run, shadows: int, keep: Path | None, progress: Progres
         # Of clients that took part: among their examples a coin alone says who is a member.
         there = (took & ~run.clients.attackers[owner] & ~ratio.isnan()).flatten()
         pairs = score.flatten()[there], inside.flatten()[there], owner.repeat(shadows)[there]
-        attacks.append(Attack(name, "example", separation(*pairs, seed=run.settings.seed)))
+        attacks.append(Inference(name, "example", separation(*pairs, seed=run.settings.seed)))
     return attacks
 
 
