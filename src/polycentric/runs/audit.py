@@ -178,7 +178,7 @@ def audit(
     keep: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Inference a finished run; nothing of it is changed.
+    """Attack a finished run; nothing of it is changed.
 
     Arguments:
         shadows: repeat the run so many times for the likelihood ratio attack; 0: do without.
