@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import polycentric as pc
 from polycentric import Gaussian, Poisson, Star, UsageError, dp_fedavg, fedavg
@@ -19,7 +20,7 @@ SIZES = (23, 7, 12, 4, 30, 9)
 
 
 def test_the_budget_ends_a_run_before_it_is_exceeded(blobs: Make) -> None:
-    method = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+    method = dp_fedavg(select=Poisson(0.5), noise=2.0, **TRAINING)
     free = ready(method, blobs(SIZES), rounds=12, evaluate_every=1).go()
     by_round = {row["round"]: row["epsilon"] for row in free.history[1:]}
     budget = (by_round[5] + by_round[6]) / 2
@@ -33,10 +34,12 @@ def test_the_budget_ends_a_run_before_it_is_exceeded(blobs: Make) -> None:
 
 def test_epsilon_is_the_same_after_a_resume_and_rises_with_the_rounds(tmp_path: Path, blobs: Make) -> None:
     how: dict[str, Any] = {"clients": 12, "model": "logistic"}
-    method = {"method": "dp-fedavg", "federation": "digits", "set": {"share": 0.5, "noise": 2.0, "lr": 0.1}}
-    straight = pc.run(**method, rounds=6, **how)  # type: ignore[arg-type]
-    pc.run(**method, rounds=3, out=tmp_path / "run", **how)  # type: ignore[arg-type]
+    settings = {"select": "poisson(rate=0.5)", "noise": 2.0, "lr": 0.1}
+    method: dict[str, Any] = {"method": "dp-fedavg", "federation": "digits", "set": settings}
+    straight = pc.run(**method, rounds=6, **how)
+    pc.run(**method, rounds=3, out=tmp_path / "run", **how)
     again = pc.resume(tmp_path / "run", rounds=6)
+    assert torch.equal(again.state.centers["model"], straight.state.centers["model"])
     assert again.summary()["privacy"] == straight.summary()["privacy"]
     shown = [row["epsilon"] for row in again.history[1:]]
     assert shown == sorted(shown) and shown[-1] >= again.summary()["epsilon"]
@@ -56,7 +59,7 @@ def test_phases_are_counted_each_with_its_own_noise() -> None:
 
 
 def test_delta_is_told_and_one_in_clients_is_warned_of(blobs: Make) -> None:
-    method = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+    method = dp_fedavg(select=Poisson(0.5), noise=2.0, **TRAINING)
     run = ready(method, blobs(SIZES), rounds=2, delta=0.01).go()
     told = run.summary()["privacy"]
     assert told["delta"] == 0.01 and told["neighbours"] == "add" and "one client is missing" in told["meaning"]
