@@ -41,7 +41,7 @@ def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = 
     for piece in pieces(rows.shape[1], columns):
         part = rows[:, piece].to(torch.float64, copy=True)
         part -= part.mean(0) if origin is None else origin[piece].double()
-        out += part @ part.T
+        out.addmm_(part, part.T)  # no second matrix of all pairs
     return out.cpu()
 
 

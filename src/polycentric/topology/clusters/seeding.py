@@ -94,47 +94,67 @@ class Seeding(OneBecomesMany):
 def seeded(gram: Tensor, draws: Tensor, seeding: str) -> Tensor:
     """The nearest of K rows for every row, (rows,); the rows are drawn far apart ("kmeans++") or at "random"."""
     own, n = gram.diag(), len(gram)
-    lying = gram.T.contiguous() if len(draws) > FEW else gram.T  # columns as rows: each is read as a whole
-    seeds, taken = [int(draws[0] * n)], torch.zeros(n, dtype=torch.bool)
+    lying = gram if len(draws) > FEW else gram.T  # the same to rounding, and a row is read as a whole
+    nearest, taken = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
     far = torch.full((n,), math.inf, dtype=torch.float64)  # from the nearest seed so far
-    for draw in draws[1:].tolist():
-        taken[seeds[-1]] = True
-        chance = torch.ones(n, dtype=torch.float64)
-        if seeding == "kmeans++":  # far rows are likely
-            far = torch.minimum(far, own - 2 * lying[seeds[-1]] + own[seeds[-1]])
-            chance = far.clamp(min=0)
-        chance[taken] = 0
+    chance = torch.ones(n, dtype=torch.float64)
+    for at, draw in enumerate(draws.tolist()):
         if not bool(chance.sum() > 0):  # fewer different rows than centers: the rest stay empty
             break
-        seeds.append(int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1)))
-    return (own[:, None] - 2 * gram[:, seeds] + own[seeds]).argmin(1)
+        seed = drawn(chance, draw) if at else int(draw * n)
+        square = own - 2 * lying[seed] + own[seed]
+        nearest.masked_fill_(square < far, at)
+        far, taken[seed] = torch.minimum(far, square), True
+        chance = far.clamp(min=0) if seeding == "kmeans++" else torch.ones_like(far)  # far rows are likely
+        chance[taken] = 0
+    return nearest
+
+
+def drawn(chance: Tensor, draw: float) -> int:
+    """One of the rows, as likely as its chance, by a number in [0, 1)."""
+    return int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=len(chance) - 1))
 
 
 def lloyd(gram: Tensor, nearest: Tensor, k: int, iterations: int) -> tuple[float, Tensor]:
     """(intra-cluster distance, assignment) of Lloyd's iteration from an assignment; the lowest number wins ties."""
-    own, distance = gram.diag(), gram[:, :0]
+    distance, changed = gram.new_empty(k, len(gram)), torch.ones(k, dtype=torch.bool)
     for _ in range(max(1, iterations)):
-        count, mean, within = _means(gram, nearest, k)
-        distance = mean.mul_(-2).add_(own[:, None]).add_(torch.where(count > 0, within, math.inf))
-        last, nearest = nearest, distance.argmin(1)
-        if bool((nearest == last).all()):
+        renew_distances(distance, gram, nearest, changed)
+        last, (least, nearest) = nearest, distance.min(0)
+        if not bool((moved := nearest != last).any()):
             break
-    return float(distance.min(1).values.clamp(min=0).sum()), nearest
+        changed = torch.zeros(k, dtype=torch.bool)
+        changed[last[moved]] = changed[nearest[moved]] = True
+    return float(least.clamp(min=0).sum()), nearest
 
 
-def _means(gram: Tensor, nearest: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How many rows a center has, the mean of G over its rows (rows, centers), and the mean of that over them."""
+def renew_distances(distance: Tensor, gram: Tensor, nearest: Tensor, changed: Tensor) -> None:
+    """Squared distances (centers, rows) from the means of a partition, in place, where it has changed.
+
+    `changed`: the centers, (centers,) bool, that have won or lost rows since; what is known of the others stays.
+    """
+    k, n, own = len(distance), len(gram), gram.diag()
     if k <= FEW:
         belongs = torch.nn.functional.one_hot(nearest, k).double()
         count = belongs.sum(0)
         mean = gram @ belongs / count.clamp(min=1)
-        return count, mean, (belongs * mean).sum(0) / count.clamp(min=1)
+        within = torch.where(count > 0, (belongs * mean).sum(0) / count.clamp(min=1), math.inf)
+        distance.copy_(mean.mul_(-2).add_(own[:, None]).add_(within).T)
+        return
     # A product with so many columns of zeros would take K times as long as adding up rows.
-    count = torch.bincount(nearest, minlength=k).double()
-    sums = torch.zeros(k, len(gram), dtype=torch.float64).index_add_(0, nearest, gram)
-    mean = sums.div_(count.clamp(min=1)[:, None]).T
-    own = mean[torch.arange(len(gram)), nearest]
-    return count, mean, torch.zeros(k, dtype=torch.float64).index_add_(0, nearest, own) / count.clamp(min=1)
+    at, who = changed.nonzero()[:, 0], changed[nearest].nonzero()[:, 0]
+    who = who[nearest[who].argsort(stable=True)]  # center by center, whose sum then stays in the cache
+    step = max(1, NUMBERS // (4 * n))
+    distance.index_fill_(0, at, 0)
+    for some in torch.split(who, step):
+        distance.index_add_(0, nearest[some], gram.index_select(0, some))
+    here, size = nearest[who], torch.bincount(nearest, minlength=k).double()
+    count = size.clamp(min=1)
+    within = torch.zeros(k, dtype=torch.float64).index_add_(0, here, distance[here, who] / count[here]) / count
+    within = torch.where(size > 0, within, math.inf)
+    for some in torch.split(at, step):
+        part = distance.index_select(0, some).div_(count[some, None])
+        distance.index_copy_(0, some, part.mul_(-2).add_(own).add_(within[some, None]))
 
 
 def sampled(cohort: Cohort, k: int) -> Tensor | None:
