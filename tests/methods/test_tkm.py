@@ -16,7 +16,7 @@ from polycentric.parts.aggregate import Robust
 from polycentric.runs.start import prepare
 from polycentric.topology import Seeding, TrimmedSeeding
 from polycentric.topology.clusters.assignment import agreement
-from polycentric.topology.clusters.seeding import squared_distance
+from polycentric.topology.clusters.seeding import distances_as_they_are
 from support import everyone, random
 
 LAW = settings(max_examples=15)
@@ -119,7 +119,7 @@ def test_as_many_rows_as_are_outliers_count_nowhere(outliers: float) -> None:
     for restart in range(10):
         total, _ = topology.trimmed(rows, everyone(100), restart)
         seeds = topology._seeds(rows, [(restart + 0.5) / 20, 0.999999])  # the second is drawn as late as can be
-        assert float(seeds[:50].min(1).values.max()) == 0 and total >= 0
+        assert float(seeds[:, :50].min(0).values.max()) == 0 and total >= 0
 
 
 @LAW
@@ -202,7 +202,7 @@ def test_nobody_is_nowhere() -> None:
 
 def test_a_distance_does_not_cancel_beside_a_row_far_out() -> None:
     rows = torch.tensor([[1.0, 0.0], [1.0, 1e-3], [1e15, 1e15]], dtype=torch.float64).repeat(1, 40_000)
-    near = squared_distance(rows, rows[0])
+    near = distances_as_they_are(rows, rows[:1])[0]
     assert float(near[1]) == pytest.approx(40_000 * 1e-6, rel=1e-9)
     assert float(near[2]) == pytest.approx(80_000 * 1e30, rel=1e-9)
 

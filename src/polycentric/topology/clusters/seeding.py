@@ -13,12 +13,11 @@ from ...errors import within
 from ...parts.aggregate import Aggregate
 from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
-from .assignment import ByDistance, Spans, inner_products, pieces
+from .assignment import NUMBERS, ByDistance, Spans, inner_products, pieces
 
 MANY = 10_000  # rows whose inner products are all computed: 800 MB; of more, only those of some
 SAMPLE = 4096  # rows that seeds are tried on, where there are MANY
 FEW = 64  # centers up to which sums over clusters are a matrix product
-NUMBERS = 1 << 22  # float64 numbers of rows, or of distances, at once
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,7 @@ def lloyd(gram: Tensor, nearest: Tensor, k: int, iterations: int) -> tuple[float
         last, (least, nearest) = nearest, distance.min(0)
         if not bool((moved := nearest != last).any()):
             break
-        changed = torch.zeros(k, dtype=torch.bool)
-        changed[last[moved]] = changed[nearest[moved]] = True
+        changed = between(last[moved], nearest[moved], k)
     return float(least.clamp(min=0).sum()), nearest
 
 
@@ -256,46 +254,60 @@ class TrimmedSeeding(OneBecomesMany):
     def trimmed(self, rows: Tensor, cohort: Cohort, restart: int) -> tuple[float, Tensor]:
         """(intra-cluster distance, assignment) of one run."""
         distance = self._seeds(rows, uniform(*cohort.key, "seeding", restart, torch.arange(self.k)).tolist())
-        nearest = distance.argmin(1)
+        (least, nearest), changed = distance.min(0), torch.ones(self.k, dtype=torch.bool)
         for _ in range(self.iterations):
-            for k in torch.unique(nearest).tolist():
-                distance[:, k] = squared_distance(rows, self.rule.of(rows[(nearest == k).to(rows.device)]))
-            last, nearest = nearest, distance.argmin(1)
-            if bool((nearest == last).all()):
+            size, order = torch.bincount(nearest, minlength=self.k), nearest.argsort(stable=True).to(rows.device)
+            members, at_once = torch.split(order, size.tolist()), max(1, NUMBERS // max(rows.shape))
+            for some in torch.split((changed & (size > 0)).nonzero()[:, 0], at_once):  # the others are where they were
+                means = torch.stack([self.rule.of(rows[members[center]]) for center in some.tolist()])
+                distance[some] = distances_as_they_are(rows, means)
+            last, (least, nearest) = nearest, distance.min(0)
+            if not bool((moved := nearest != last).any()):
                 break
-        return float(self._inner(distance.min(1).values).sum()), nearest
+            changed = between(last[moved], nearest[moved], self.k)
+        return float(self._inner(least).sum()), nearest
 
     def _seeds(self, rows: Tensor, draws: list[float]) -> Tensor:
-        """Squared distances (rows, k) to k rows; infinite where there are fewer different rows than centers."""
-        n = len(rows)
-        out = torch.full((n, self.k), math.inf, dtype=torch.float64)
-        seeds: list[int] = []
-        for k, draw in enumerate(draws):
-            chance = torch.ones(n, dtype=torch.float64)
-            if seeds:
-                far = out.min(1).values
+        """Squared distances (k, rows) to k rows; infinite where there are fewer different rows than centers."""
+        out = torch.full((self.k, len(rows)), math.inf, dtype=torch.float64)
+        far, chance = out.new_full((len(rows),), math.inf), out.new_ones(len(rows))
+        for center, draw in enumerate(draws):
+            if center:
                 chance = self._inner(far) if self.seeding == "kmeans++" else (far > 0).double()
                 if not bool(chance.sum() > 0):
                     break
-            at = int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1))
-            seeds.append(at)
-            out[:, k] = squared_distance(rows, rows[at])
+            at = drawn(chance, draw)
+            out[center] = distances_as_they_are(rows, rows[at : at + 1])[0]
+            far = torch.minimum(far, out[center])
         return out
 
     def _inner(self, distance: Tensor) -> Tensor:
-        """Distances (rows,) with the farthest floor(outliers n) put to zero."""
-        out = distance.clone()
-        cut = int(self.outliers * len(out) + 1e-9)  # 0.29 of 100 are 29
-        out[distance.argsort(descending=True, stable=True)[:cut]] = 0
+        """Distances (rows,) with the farthest floor(outliers n) put to zero, of equal ones the first."""
+        out, n = distance.clone(), len(distance)
+        cut = int(self.outliers * n + 1e-9)  # 0.29 of 100 are 29
+        if not cut:
+            return out
+        last = distance.kthvalue(n - cut + 1).values  # the nearest of the farthest
+        equal = (distance == last).nonzero()[:, 0]
+        out[distance > last] = 0
+        out[equal[: cut - int((distance > last).sum())]] = 0
         return out
 
 
-def squared_distance(rows: Tensor, center: Tensor) -> Tensor:
-    """Squared distances (rows,) to one center, float64 on the host, over pieces of the width.
+def between(before: Tensor, after: Tensor, k: int) -> Tensor:
+    """Which of K centers have lost or won a row, (k,) bool, where rows moved from these centers to those."""
+    out = torch.zeros(k, dtype=torch.bool)
+    out[before] = out[after] = True
+    return out
+
+
+def distances_as_they_are(rows: Tensor, centers: Tensor) -> Tensor:
+    """Squared distances (centers, rows), float64 on the host, over pieces of the width.
 
     Differences are squared as they are: an expanded square would cancel beside a row that is far out.
     """
-    out = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    out = torch.zeros(len(centers), len(rows), dtype=torch.float64, device=rows.device)
     for piece in pieces(rows.shape[1]):
-        out += (rows[:, piece].double() - center[piece].double()).square().sum(1)
+        a, b = centers[:, piece].double(), rows[:, piece].double()
+        out += torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
     return out.cpu()
