@@ -39,10 +39,12 @@ Spans = tuple[tuple[int, int], ...] | None  # (first, last) columns of a row; No
 def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = None) -> Tensor:
     """X X^T of rows less an origin (width,), by default their mean; float64 on the host, over pieces of the width."""
     out = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    step = max(1, NUMBERS // max(1, len(rows)))
     for piece in pieces(rows.shape[1], columns):
         part = rows[:, piece].to(torch.float64, copy=True)
         part -= part.mean(0) if origin is None else origin[piece].double()
-        out.addmm_(part, part.T)  # no second matrix of all pairs
+        for some, products in zip(torch.split(part, step), torch.split(out, step), strict=True):
+            products += some @ part.T  # no second matrix of all pairs
     return out.cpu()
 
 
