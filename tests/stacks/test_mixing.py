@@ -194,6 +194,14 @@ def test_float32_sums_over_many_senders_are_as_good_as_float64(form):
     assert float((out.double() / exact - 1).abs().max()) < 1.5 * torch.finfo(torch.float32).eps
 
 
+def test_links_in_any_order_are_the_same_mixing():
+    receiver, sender, weight = torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0]), torch.tensor([0.5, 0.25, 1.0])
+    rising = Mixing.sparse(receiver, sender, weight, (3, 3), "none")
+    for order in ([2, 0, 1], [1, 0, 2]):
+        other = Mixing.sparse(receiver[order], sender[order], weight[order], (3, 3), "none")
+        assert all(torch.equal(a, b) for a, b in zip(rising.links, other.links, strict=True))
+
+
 def test_a_pair_named_twice_adds_up():
     twice = Mixing.sparse(torch.tensor([0, 0]), torch.tensor([0, 0]), torch.tensor([0.5, 0.5]), (1, 1), "keep")
     assert float(twice.to_dense()) == 1

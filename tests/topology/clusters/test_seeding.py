@@ -10,7 +10,7 @@ import polycentric as pc
 from polycentric.data import Federation
 from polycentric.errors import UsageError
 from polycentric.stacks.draw import uniform
-from polycentric.topology.clusters import anchor, seeding
+from polycentric.topology.clusters import anchor, seeding, splitting
 from polycentric.topology.clusters.assignment import inner_products
 from polycentric.topology.clusters.seeding import ManyRows, Seeding, lloyd, seeded
 from support import Largest, Make, everyone, random
@@ -45,6 +45,48 @@ def test_many_centers_are_the_means_that_few_are(k: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(seeding, "FEW", 1)
     many = lloyd(gram, start, k, 100)
     assert many[0] == pytest.approx(few[0], rel=1e-12) and torch.equal(many[1], few[1])
+
+
+def plain_lloyd(gram: Tensor, nearest: Tensor, k: int, iterations: int) -> tuple[float, Tensor]:
+    """The definition: all means and all distances anew, center by center."""
+    for _ in range(iterations):
+        distance = torch.full((k, len(gram)), torch.inf, dtype=torch.float64)
+        for center in torch.unique(nearest).tolist():
+            mine = nearest == center
+            distance[center] = gram.diag() - 2 * gram[mine].mean(0) + gram[mine][:, mine].mean()
+        last, nearest = nearest, distance.argmin(0)
+        if torch.equal(last, nearest):
+            break
+    return float(distance.min(0).values.clamp(min=0).sum()), nearest
+
+
+@pytest.mark.parametrize("numbers", [1, 4 * 90 * 7, 1 << 22])
+@pytest.mark.parametrize("few", [1, 64])
+@pytest.mark.parametrize("iterations", [1, 3, 100])
+def test_distances_renewed_where_rows_moved_are_all_distances_anew(
+    iterations: int, few: int, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeding, "FEW", few)
+    monkeypatch.setattr(seeding, "NUMBERS", numbers)
+    gram, start = inner_products(random(4, 90, 3)), torch.arange(90) % 19  # of 20: one is empty
+    fast, plain = lloyd(gram, start, 20, iterations), plain_lloyd(gram, start, 20, iterations)
+    assert torch.equal(fast[1], plain[1]) and fast[0] == pytest.approx(plain[0], rel=1e-12)
+
+
+def test_the_spread_is_the_same_over_few_centers_and_over_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    gram, place = inner_products(random(5, 50, 4)), torch.arange(50) % 11
+    few = anchor.spread(gram, place, 12)
+    monkeypatch.setattr(anchor, "FEW", 1)
+    monkeypatch.setattr(seeding, "FEW", 1)
+    assert anchor.spread(gram, place, 12) == pytest.approx(few, rel=1e-12)
+
+
+def test_cosines_of_some_rows_at_a_time_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random(6, 30, 4)
+    rows[3] = 0
+    at_once = splitting.similarities(rows)
+    monkeypatch.setattr(splitting, "NUMBERS", 70)
+    assert torch.equal(splitting.similarities(rows), at_once)
 
 
 @pytest.mark.parametrize("pieces", [7, 1 << 22])
