@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import cycle, pairwise
@@ -127,8 +128,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dpa-sgd": {"graph": Crowd(), "steps": None, "disconnected": "allow"},
     "mocha": {"every": 2},
     # With noise nothing is learned from so few clients: what noise does has laws of its own.
-    "dp-fedavg": {"select": Everyone(), "clip": 1e3, "noise": 0.0},
-    "dp-fed-ls": {"select": Everyone(), "clip": 1e3, "noise": 0.0},
+    "dp-fedavg": {"select": Everyone(), "clip": math.inf, "noise": 0.0},
+    "dp-fed-ls": {"select": Everyone(), "clip": math.inf, "noise": 0.0, "whole": True},
     "fedmes": {"cells": InTurn()},
     "hierarchical": {"cells": InTurn(), "every": 2},
 }
@@ -159,6 +160,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "feddist": {"eps": 1.0},
     "feddws": {"eps": 1.0},
     "fedcurv": {"strength": 0.0},
+    "dp-fed-ls": {"sigma": 0.0},
     "reptile": {"steps": 3, "epochs": None},
     "maml": META,
     "fomaml": META,

@@ -7,6 +7,7 @@
 and whatever else it received or keeps. A term can be added to every method that trains.
 """
 
+import math
 import warnings
 from abc import ABC
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ class Ball(Term):
 
     def correct(self, new: Tensor, row: Stacks, lr: Tensor | float) -> Tensor:
         """Back to the ball."""
+        if self.radius == math.inf:
+            return new
         way = new - row["start"]
         return row["start"] + way * (self.radius / way.square().sum().sqrt().clamp(min=self.radius))
 

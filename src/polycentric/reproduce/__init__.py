@@ -2,6 +2,7 @@
 
 from .active import ACTIVE
 from .cfl import CFL_TABLE
+from .dp_fed_ls import DP_FED_LS, PRIVATE_CENTERS
 from .dpa_sgd import DPA_SGD
 from .fedavg_mnist import FEDAVG_MNIST
 from .fedcurv import FEDCURV
@@ -22,7 +23,8 @@ ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
 FESEM = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, MATCHING, HOW_MANY)
 MANY_CENTERS = (*FESEM, CFL_TABLE, ROBUST, HOSTILE)
 EDGES = (FEDMES,)
+HIDDEN = (DP_FED_LS, PRIVATE_CENTERS)
 NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
-TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER}
+TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER + HIDDEN}
 
 __all__ = ["TABLES", "Claim", "Row", "Table", "reproduce_table"]
