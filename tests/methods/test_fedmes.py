@@ -753,7 +753,7 @@ def test_grouping_at_one_edge_is_fesems():
 def test_an_edge_sends_the_mean_of_its_models(blobs):
     """Both ways one model on every link, whatever K: an exchange more in round 1."""
     federation, cells = blobs(SIZES), SIX
-    runs = [run(fedmes(cells=cells, models=2, match=match, lr=0.1, **more), federation, rounds=2, fine_tune=0)
+    runs = [run(fedmes(cells=cells, models=3, match=match, lr=0.1, **more), federation, rounds=2, fine_tune=0)
             for match, more in (("distance", {}), ("anchor", {"every": 1}))]  # fmt: skip
     for way in ("bytes_up", "bytes_down"):
         plain, anchored = (getattr(done.tally, way) for done in runs)

@@ -1,10 +1,12 @@
 """Clusters: one-hot matrices, the E-step and the M-step, and the distances behind them."""
 
+import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, received
 from polycentric.stacks.cohort import View
+from polycentric.stacks.stack import Layout
 from polycentric.topology import Clusters, Star, squared_distances
 from support import random
 
@@ -92,6 +94,13 @@ def test_one_cluster_by_data_is_a_star():
         close(mine, star)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 9])
+def test_who_begins_together_has_room_for_as_many_centers_as_there_are_clients(n):
+    """K of them at most, and nothing to warn of: so many are allowed, not asked for."""
+    model, like = Layout(("weight",), ((3,),)), random(0, 1, 3)
+    assert Clusters(7, together=True).fitted(model, like, n).k == min(7, n)
+
+
 # -- distances -----------------------------------------------------------------------------------------------
 
 
@@ -151,3 +160,9 @@ def test_what_is_told_of_clusters_counts_those_who_train():
         "ari": 1.0,
         "nmi": 1.0,
     }
+
+
+def test_where_nobody_trains_there_is_no_cluster():
+    nobody = torch.zeros(2, dtype=torch.bool)
+    shown = Clusters(3).shows(View(1, Clusters(3).remembers(2), {}, None, nobody, ~nobody, None))
+    assert shown["clusters"] == shown["largest_cluster"] == 0
