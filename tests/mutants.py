@@ -6,16 +6,18 @@
 
 A mutant is the source tree with one operator, comparison or constant of one equation changed: + to -, * to /, a
 comparison to its negation, a constant to twice its value, min to max. Thresholds of memory and speed (whatever has a
-name in capitals), tolerances and guards against dividing by zero are left alone. It is run in a copy, against the tests
-of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a test that is
-missing, or a change that changes nothing; reading it says which.
+name in capitals), tolerances, guards against dividing by zero and the sign of symmetric noise are left alone. It is run
+in a copy, against the tests of its room only, until the first of them fails: a mutant that fails none survives. A
+survivor is a test that is missing, or a change that changes nothing; reading it says which.
 """
 
 import argparse
 import ast
 import os
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,6 +72,7 @@ BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mu
 COMPARE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 CALLS = {"round": "int", "max": "min", "min": "max", "argmin": "argmax", "argmax": "argmin", "sqrt": "exp"}
 TINY = 1e-3  # constants below are tolerances
+MEMORY = 32 << 30  # bytes of addresses: a mutant that wants more fails its test, and not the machine
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.AnnAssign)  # messages, and fields with their types
 
 
@@ -112,7 +115,10 @@ def _called(node: ast.AST) -> str:
 
 
 def left_alone(node: ast.expr) -> bool:
-    """Whether it is about memory and speed (a name in capitals), adds a tolerance, or is max(1, ...)."""
+    """Whether it is about memory and speed (a name in capitals), adds a tolerance or noise, or is max(1, ...)."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        if any(_called(part) == "normal" for part in ast.walk(node.right)):  # symmetric: as good subtracted
+            return True
     if any(isinstance(part, ast.Name) and part.id.isupper() and len(part.id) > 1 for part in ast.walk(node)):
         return True
     near = [node] if isinstance(node, ast.Compare) else [node, *ast.iter_child_nodes(node)]
@@ -148,7 +154,7 @@ def changed(node: ast.expr) -> None:
 
 
 def outcome(name: str, text: str, copy: Path, seconds: float) -> str:
-    """What the room's tests say about a mutant: noticed, SURVIVES, or too slow, which counts as noticed."""
+    """What the room's tests say about a mutant: noticed, SURVIVES, or too slow or large, which count as noticed."""
     target = copy / "polycentric" / name
     original = target.read_text(encoding="utf-8")
     target.write_text(text, encoding="utf-8")
@@ -161,6 +167,8 @@ def outcome(name: str, text: str, copy: Path, seconds: float) -> str:
         return "too slow"
     finally:
         target.write_text(original, encoding="utf-8")
+    if done.returncode == -signal.SIGKILL:  # by the system, which has no memory left
+        return "too large"
     if done.returncode not in (0, 1, 2):  # 1: a test fails; 2: it cannot even be imported
         raise SystemExit(f"pytest says {done.returncode}:\n{done.stdout.decode()}{done.stderr.decode()}")
     return "noticed" if done.returncode else "SURVIVES"
@@ -219,6 +227,7 @@ def main() -> None:
         return
     if 0 < given.sample < len(found):
         found = sorted(random.Random(given.seed).sample(found, given.sample))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # also of those that are started
     with tempfile.TemporaryDirectory() as folder:
         said = every_outcome(found, Path(folder), given.jobs, given.timeout)
     counts = ", ".join(f"{said.count(word)} {word}" for word in sorted(set(said)))

@@ -101,6 +101,26 @@ def test_who_begins_together_has_room_for_as_many_centers_as_there_are_clients(n
     assert Clusters(7, together=True).fitted(model, like, n).k == min(7, n)
 
 
+def test_a_center_with_one_client_is_not_robbed_for_an_empty_one():
+    """The farthest client, 0.4 away, is alone at its center; the next has company."""
+    topology, cohort = Clusters(3, reseed=True), everyone([5, 5, 5])
+    centers = {"model": exact([[0.0], [10.0], [99.0]])}
+    placed = topology.place(topology.remembers(3), cohort, centers, {"model": exact([[0.0], [0.3], [10.4]])})
+    assert placed["assignment"].tolist() == [0, 2, 1] and placed["reseeded"].tolist() == [0, 1, 0]
+    lonely = topology.place(topology.remembers(2), everyone([5, 5]), centers, {"model": exact([[0.3], [10.4]])})
+    assert lonely["assignment"].tolist() == [0, 1]  # nobody can be spared
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_center_is_the_mean_of_the_last_rows_of_its_clients_who_are_away_too(weighted):
+    sizes, rows = torch.tensor([1, 2, 5]), exact([[1.0], [2.0], [30.0]])
+    topology = Clusters(2, weighted=weighted, absent="last").fitted(Layout(("weight",), ((1,),)), rows[:1], 3)
+    memory, centers = topology.remembers(3), exact([[0.0], [40.0]])
+    memory, centers = exchange(topology, memory, everyone(sizes), centers, rows)
+    memory, centers = exchange(topology, memory, everyone(sizes, 1)[:1], centers, exact([[4.0]]))
+    close(centers, [[(4 + 2 * 2) / 3 if weighted else 3.0], [30.0]])
+
+
 # -- distances -----------------------------------------------------------------------------------------------
 
 

@@ -95,6 +95,7 @@ def test_clustering_what_is_all_the_same_is_said() -> None:
         same = Seeding(2).place({}, everyone(3), {}, {"model": torch.ones(3, 2)})
     assert same["assignment"].tolist() == [0, 0, 0] and same["distance"].tolist() == [0.0] * 3
     Seeding(2).place({}, everyone(1), {}, {"model": torch.ones(1, 2)})  # nobody to be told apart
+    Seeding(2).place({}, everyone(3), {}, {"model": torch.tensor([[-1.0], [0.0], [1.0]])})  # one is the mean of all
     Seeding(1).place({}, everyone(3), {}, {"model": torch.ones(3, 2)})
 
 
