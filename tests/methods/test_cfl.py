@@ -166,6 +166,17 @@ def test_thresholds_that_are_shares_do_not_depend_on_the_size_of_updates() -> No
         assert memory["assignment"].tolist() == [1, 2, 1, 2] or memory["assignment"].tolist() == [2, 1, 2, 1]
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_thresholds_that_are_not_shares_are_lengths_of_updates(scale: float) -> None:
+    step = scale * torch.tensor([1.0, -1.0, 1.0, -0.9])[:, None] * rows_of(1, 1)
+    mean, most = float(step.mean(0).norm()), float(step.norm(dim=1).max())
+    for eps1, eps2, parts in ((1.01, 0.99, 3), (0.99, 0.99, 1), (1.01, 1.01, 1)):
+        topology = replace(ALWAYS, eps1=eps1 * mean, eps2=eps2 * most, relative=False)
+        memory, centers = begun(topology, 4)
+        memory, _ = exchange(topology, memory, centers, cohort([0, 1, 2, 3], 4), centers["model"] + step)
+        assert len(memory["parent"]) == parts
+
+
 @LAW
 @given(st.integers(0, 10**6), st.integers(3, 9))
 def test_every_split_is_remembered_with_the_similarities_that_decided_it(seed: int, n: int) -> None:

@@ -9,10 +9,11 @@ from torch import Tensor
 import polycentric as pc
 from polycentric.data import Federation
 from polycentric.errors import UsageError
+from polycentric.parts.aggregate import Mean
 from polycentric.stacks.draw import uniform
 from polycentric.topology.clusters import anchor, seeding
 from polycentric.topology.clusters.assignment import inner_products
-from polycentric.topology.clusters.seeding import ManyRows, Seeding, lloyd, seeded
+from polycentric.topology.clusters.seeding import ManyRows, Seeding, TrimmedSeeding, lloyd, seeded
 from support import Largest, Make, everyone, random
 
 
@@ -123,6 +124,30 @@ def test_rows_have_the_spread_of_their_inner_products() -> None:
     assert ManyRows(rows, None, torch.ones(5)).spread(place, 4) == pytest.approx(
         anchor.spread(gram, place, 4), rel=1e-12
     )
+
+
+def test_rows_that_are_the_same_have_no_spread() -> None:
+    assert ManyRows(torch.full((5, 2), 0.1)).spread(torch.zeros(5).long(), 1) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [7, 20, 40])
+def test_clusters_of_many_rows_do_not_depend_on_how_many_are_read_at_once(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More centers than columns, so that what is read at once is measured in turns."""
+    rows, start = random(5, 33, 2), torch.arange(33) % 5
+    whole = ManyRows(rows).lloyd(torch.arange(33), start, 5, 20)
+    monkeypatch.setattr(seeding, "NUMBERS", numbers)
+    some = ManyRows(rows).lloyd(torch.arange(33), start, 5, 20)
+    assert torch.equal(some[1], whole[1]) and some[0] == pytest.approx(whole[0], rel=1e-12)
+
+
+def test_seeds_of_trimmed_clusters_are_drawn_by_distance_or_evenly() -> None:
+    """From the first row, a draw of one half falls on the far row by distance, and evenly on the near one."""
+    rows = torch.tensor([[0.0], [1.0], [100.0]])
+    for how, second in (("kmeans++", 2), ("random", 1)):
+        part = TrimmedSeeding(2, seeding=how, rule=Mean())  # type: ignore[arg-type]
+        assert part._seeds(rows, [0.0, 0.5])[:, 1].argmin() == second
 
 
 def many(n: int, blobs: Make) -> Federation:
