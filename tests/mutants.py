@@ -6,9 +6,10 @@
 
 A mutant is the source tree with one operator, comparison or constant of one equation changed: + to -, * to /, a
 comparison to its negation, a constant to twice its value, min to max. Thresholds of memory and speed (whatever has a
-name in capitals), tolerances, guards against dividing by zero and the sign of symmetric noise are left alone. It is run
-in a copy, against the tests of its room only, until the first of them fails: a mutant that fails none survives. A
-survivor is a test that is missing, or a change that changes nothing; reading it says which.
+name in capitals), tolerances, guards against dividing by zero, the sign of symmetric noise, the end of a loop where
+nothing changes any more (`== last`) and how many are done at once (`NAME // ...`) are left alone. It is run in a copy,
+against the tests of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a
+test that is missing, or a change that changes nothing; reading it says which.
 """
 
 import argparse
@@ -101,6 +102,8 @@ def _inside(nodes: list[ast.stmt]) -> Iterator[ast.expr]:
             continue
         if isinstance(node, ast.expr) and changeable(node) and not left_alone(node):
             yield node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and ast.unparse(node.left).isupper():
+            continue
         divisor = "1.0" if _called(node) == "where" else ""  # where(x > 0, x, 1.0): what is divided by, if not by zero
         todo += reversed([part for part in ast.iter_child_nodes(node) if ast.unparse(part) != divisor])
 
@@ -116,6 +119,8 @@ def _called(node: ast.AST) -> str:
 
 def left_alone(node: ast.expr) -> bool:
     """Whether it is about memory and speed (a name in capitals), adds a tolerance or noise, or is max(1, ...)."""
+    if isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]) == "last":
+        return True  # a loop that ends where nothing changes any more could as well go on
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         if any(_called(part) == "normal" for part in ast.walk(node.right)):  # symmetric: as good subtracted
             return True

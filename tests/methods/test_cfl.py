@@ -63,6 +63,11 @@ def test_single_linkage_finds_the_split_of_the_smallest_largest_similarity(n: in
     assert 1 <= int(found.second.sum()) <= n / 2
 
 
+def test_two_alone_have_nothing_inside() -> None:
+    found = bipartition(torch.tensor([[1.0, -0.3], [-0.3, 1.0]]).double())
+    assert found.cross == pytest.approx(-0.3) and found.gap == pytest.approx(0.3)
+
+
 def test_complete_and_average_linkage_do_not_always_find_it() -> None:
     """So the law above can fail."""
     for linkage in ("complete", "average"):

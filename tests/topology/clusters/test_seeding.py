@@ -126,6 +126,23 @@ def test_rows_have_the_spread_of_their_inner_products() -> None:
     )
 
 
+def test_updates_of_many_are_grouped_by_direction_from_seeds_of_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two directions, and lengths that differ more than they do."""
+    way, length = torch.arange(200) % 2, torch.where(torch.arange(200) % 4 < 2, 1.0, 100.0)
+    rows = length[:, None] * (torch.eye(2, 6)[way] + 0.01 * random(3, 200, 6))
+    part, centers = anchor.Anchored(2), {"model": torch.zeros(2, 6, dtype=torch.float64)}
+    for module, name, value in ((anchor, "MANY", 100), (seeding, "MANY", 100), (seeding, "SAMPLE", 40)):
+        monkeypatch.setattr(module, name, value)
+    memory = part.remembers(200) | {"assignment": (torch.arange(200) % 4) // 2}
+    assert same_partition(part.place(memory, everyone(200), centers, {"model": rows})["assignment"], way)
+
+
+def test_the_largest_draw_falls_on_a_row_whatever_sums_round_to() -> None:
+    for n in range(3, 120):
+        gram = inner_products(random(n, n, 3))
+        assert int(seeded(gram, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), "kmeans++").max()) == 1
+
+
 def test_rows_that_are_the_same_have_no_spread() -> None:
     assert ManyRows(torch.full((5, 2), 0.1)).spread(torch.zeros(5).long(), 1) == pytest.approx(0, abs=1e-12)
 
