@@ -7,9 +7,9 @@
 A mutant is the source tree with one operator, comparison or constant of one equation changed: + to -, * to /, a
 comparison to its negation, a constant to twice its value, min to max. Thresholds of memory and speed (whatever has a
 name in capitals), tolerances, guards against dividing by zero, the sign of symmetric noise, the end of a loop where
-nothing changes any more (`== last`) and how many are done at once (`NAME // ...`) are left alone. It is run in a copy,
-against the tests of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a
-test that is missing, or a change that changes nothing; reading it says which.
+nothing changes any more (a difference from `last`) and how many are done at once (`NAME // ...`) are left alone. It is run
+in a copy, against the tests of its room only, until the first of them fails: a mutant that fails none survives. A
+survivor is a test that is missing, or a change that changes nothing; reading it says which.
 """
 
 import argparse
@@ -119,7 +119,8 @@ def _called(node: ast.AST) -> str:
 
 def left_alone(node: ast.expr) -> bool:
     """Whether it is about memory and speed (a name in capitals), adds a tolerance or noise, or is max(1, ...)."""
-    if isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]) == "last":
+    other = node.comparators[0] if isinstance(node, ast.Compare) else getattr(node, "right", None)
+    if isinstance(other, ast.Name) and other.id == "last":
         return True  # a loop that ends where nothing changes any more could as well go on
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         if any(_called(part) == "normal" for part in ast.walk(node.right)):  # symmetric: as good subtracted
