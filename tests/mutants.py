@@ -7,8 +7,8 @@
 A mutant is the source tree with one operator, comparison or constant of one equation changed: + to -, * to /, a
 comparison to its negation, a constant to twice its value, min to max. Thresholds of memory and speed (whatever has a
 name in capitals), tolerances, guards against dividing by zero, the sign of symmetric noise, the end of a loop where
-nothing changes any more (a difference from `last`) and how many are done at once (`NAME // ...`) are left alone. It is run
-in a copy, against the tests of its room only, until the first of them fails: a mutant that fails none survives. A
+nothing changes any more (a difference from `last`) and how many are done at once (`NAME // ...`) are left alone. It is
+run in a copy, against the tests of its room only, until the first of them fails: a mutant that fails none survives. A
 survivor is a test that is missing, or a change that changes nothing; reading it says which.
 """
 
