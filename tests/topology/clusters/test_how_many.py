@@ -259,3 +259,19 @@ def test_another_number_of_groups_is_taken_only_where_it_beats_all_groupings_of_
     best = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     expected = {"now": here, "other": best, "neither": torch.zeros(8).long()}[stays]
     assert agreement(found.numpy(), expected.numpy()) == 1.0
+
+
+def test_a_gain_is_counted_by_example() -> None:
+    """Three clients gain 0.1 with one example each, a fourth loses 5 with 100: 0.05 for each."""
+    topology = IfItPays(3, together=True)
+    memory = topology.remembers(4) | HowMany(3).remembers(4)
+    memory |= {"assignment": torch.zeros(4).long(), "proposed": torch.tensor([0, 0, 1, 1])}
+    told = {"gain0": torch.tensor([[0.1], [0.1], [0.1], [-5.0]]).double(), "gain1": torch.zeros(4, 1)}
+    cohort = replace(everyone(4), sizes=torch.tensor([1, 1, 1, 100]))
+    assert topology.place(memory, cohort, {}, told)["assignment"].tolist() == [0, 0, 1, 1]
+
+
+def test_all_begin_from_the_mean_of_the_centers_in_use() -> None:
+    memory = {"assignment": torch.tensor([0, 2, 2]), "placed": torch.ones(3).bool()}
+    centers = {"model": torch.tensor([[1.0], [50.0], [4.0]])}
+    assert how_many._anchor(memory, centers, 3).tolist() == [2.5]
