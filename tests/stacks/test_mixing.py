@@ -160,6 +160,15 @@ def test_composition_keeps_rows_even_where_they_sum_to_one_with_negative_entries
     close((gossip @ mean).to_dense(), gossip.to_dense() @ normalised(mean))
     close((mean @ gossip).to_dense(), normalised(mean) @ gossip.to_dense())
     close((gossip @ mean).total, torch.ones(2, dtype=torch.float64))
+    close((gossip @ Mixing.gather(torch.tensor([1, 0]), 2)).to_dense(), gossip.to_dense().flip(1))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_composition_of_sums_is_a_sum_whatever_their_signs():
+    sums = Mixing.dense(torch.tensor([[2.0, -1.0], [0.0, 3.0]]), "none")
+    both = sums @ sums
+    close(both.to_dense(), sums.to_dense() @ sums.to_dense())
+    assert both.rest == "none"
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -266,7 +266,7 @@ class Active(Select):
         score = self.scores(memory, everyone)
         race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
         by_value = race.argsort(descending=True, stable=True)[: self.by_value(score)]
-        left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, 2.0)
+        left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, math.inf)
         chosen = torch.cat([by_value, left.argsort()[: n - len(by_value)]]).sort().values
         cohort = everyone[chosen]
         if not self.weigh:

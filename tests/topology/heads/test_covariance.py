@@ -258,3 +258,8 @@ def test_the_steepest_direction(n: int) -> None:
     prec = sets.each(sets.gram(tasks(n)), cov_and_prec).prec
     links = sets.penalty(prec, torch.ones(n).double())
     assert steepest(*links, n) == pytest.approx(float(torch.linalg.eigvalsh(dense(sets, links))[-1]), rel=1e-3)
+
+
+def test_no_tasks_are_in_perfect_condition() -> None:
+    none = cov_and_prec(torch.zeros(0, 0))
+    assert none.condition == 1 and none.cov.shape == none.prec.shape == (0, 0)
