@@ -163,7 +163,17 @@ class Task:
 
     def inside(self, part: str) -> Task:
         """The same task answered by a part of the module alone; rows stay those of the whole."""
-        return replace(self, part=part)
+        if part == self.part:
+            return self
+        inner = replace(self, part=part)
+        inner.__dict__["layouts"] = self.layouts  # found once: a step may ask for a part
+        return inner
+
+    @property
+    def reads(self) -> set[str]:
+        """The names of which the part that answers has parameters."""
+        begins = f"{self.part}." if self.part else ""
+        return {name for name, layout in self.layouts.items() if any(k.startswith(begins) for k in layout.names)}
 
     def arguments(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the module is called with."""
