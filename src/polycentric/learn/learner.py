@@ -147,5 +147,5 @@ class Executor(ABC):
         """The rows that the learner changed, (block, width)."""
 
     @abstractmethod
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples (block, batch, *shape): (block, batch, outputs)."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples (block, batch, ...): (block, batch, outputs)."""

@@ -52,7 +52,7 @@ DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.T
 STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
 PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
 WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
-CROWD = 8  # times a block's bytes that the rows held by its steps may take
+CROWD = {"cpu": 2, "cuda": 8}  # times a block's bytes that the rows held by its steps may take
 BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
 
 
@@ -146,7 +146,7 @@ def block_size(run: Executor, held: int = 1) -> int:
     `held` is how many rows a step holds for each of them; a piece is broken up where its rows do not fit.
     """
     fits = fitting(run.task, run.block_bytes, run.piece)
-    room = fitting(run.task, CROWD * run.block_bytes // held)
+    room = fitting(run.task, CROWD.get(run.task.device.type, 1) * run.block_bytes // held)
     return fits if held == 1 or room >= fits else max(1, room // run.piece * run.piece or room)
 
 

@@ -81,7 +81,8 @@ class Task:
         shape = dict(several) if several else federation.shape
         module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         if around is not None:
-            module = around(module, MadeFor(federation.shape, federation.n_outputs, seed, federation.symbols))
+            what = (federation.shape, federation.n_outputs, seed, federation.symbols, federation.kind)
+            module = around(module, MadeFor(*what))
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
         own = tuple(metrics)
@@ -168,6 +169,16 @@ class Task:
         inner = replace(self, part=part)
         inner.__dict__["layouts"] = self.layouts  # found once: a step may ask for a part
         return inner
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Parts of the module that could answer alone."""
+        return tuple(getattr(self.module, "answers", ()))
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """Parts of the module that give every example a number in [0, 1]."""
+        return tuple(getattr(self.module, "shares", ()))
 
     @property
     def reads(self) -> set[str]:
