@@ -245,6 +245,15 @@ def test_fine_tuning_trains_what_is_private(blobs: Make) -> None:
     assert not np.array_equal(done.scores["in_use"].loss, done.scores["personalised"].loss)
 
 
+@pytest.mark.parametrize("private", ["same", "logistic"])
+def test_the_lines_that_load_an_exported_model_build_the_whole_of_it(private: str, blobs: Make, tmp_path: Path) -> None:
+    done = pc.run(gate(**TRAINING, private=private), blobs(dtype=torch.float32), model="mlp", rounds=1)
+    (one,) = done.export(client=1, out=tmp_path / "export")
+    space: dict[str, Any] = {"x": done.federation.test.of(1).x}
+    exec(one.lines, space)
+    assert torch.equal(space["outputs"], done.model_of(client=1)(space["x"]))
+
+
 # -- what is promised ----------------------------------------------------------------------------------------
 
 
