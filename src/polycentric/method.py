@@ -66,6 +66,8 @@ class Exchange:
         require(
             not unsent, f"{', '.join(unsent)} cannot be added up: only names that are sent can, {', '.join(self.sends)}"
         )
+        if any(learner.hides for learner in self.chain):
+            self._check_hidden()
         covered, extra = self.privacy.covers, self.privacy.extra
         for names, more in (("receives", extra.receives), ("sends", extra.sends)):
             there = getattr(self, names)
@@ -93,6 +95,31 @@ class Exchange:
         topology = self.topology
         refused = self.privacy.refuses(topology.weighs, bool(topology.sealed))
         require(not refused, f"{name}: {refused}")
+
+    def _check_hidden(self) -> None:
+        """Where training hides examples, nothing else that has seen them may be sent, or decide what is."""
+        sent = self.sends + self.told
+        for learner in self.unpack + self.chain:
+            bare = not learner.hides and (learner.writes is None or set(learner.writes) & set(sent))
+            require(
+                not bare,
+                f"hide hides examples in what training sends, but {type(learner).__name__} looks at them too, without "
+                "noise, for what is sent or trained: choose a method, a selection or settings without it, or leave "
+                "hide out",
+            )
+
+    def example_releases(self, sizes: Tensor) -> tuple[Release, ...] | None:
+        """What this exchange tells about one example of clients of these sizes, at most; None: nothing is promised.
+
+        Learners that do not hide examples write nothing that is sent (the exchange would have been refused), and what
+        they write is read by none that does, which reads only what it trains (`Train.release`).
+        """
+        hidden = [learner for learner in self.chain if learner.hides]
+        bare = {name for learner in self.chain if not learner.hides for name in learner.writes or ()}
+        mixed = bare and any(learner.writes is None or bare & set(learner.writes) for learner in hidden)
+        found = [learner.release(sizes) for learner in hidden]
+        told = tuple(each for each in found if each is not None)
+        return told if hidden and not mixed and len(told) == len(hidden) else None
 
     @property
     def chain(self) -> tuple[Learner, ...]:

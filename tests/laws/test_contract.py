@@ -24,6 +24,7 @@ from polycentric import (
     Clipping,
     Diverged,
     Everyone,
+    ExampleNoise,
     Federation,
     GeometricMedian,
     KeepPrivate,
@@ -53,7 +54,7 @@ from polycentric.runs.loop import Run
 from polycentric.runs.recipes import parameters
 from polycentric.runs.start import prepare
 from polycentric.simulate.auto_executor import EXECUTORS
-from polycentric.stacks.stack import Cut, Layout
+from polycentric.stacks.stack import Cut, Layout, take
 from polycentric.topology.cells.coverage import Coverage, Geometry, covered
 from polycentric.topology.graphs.networks import Network, graph_of
 from support import Make, every_executor, recorded, small, went_on
@@ -147,10 +148,16 @@ SHAPES: dict[str, dict[str, Any]] = {
 # not that of cross-entropy, and its duals are clipped to [0, 1], so no finite example gives a number that is not.
 MODELS: dict[str, str] = {"mocha": "logistic"}
 gradient_methods = pytest.mark.parametrize("name", [name for name in (*METHODS, *SHAPES) if name != "mocha"])
+one_loss = pytest.mark.parametrize(  # two models of gate follow a loss each: see its own tests
+    "name", [name for name in (*METHODS, *SHAPES) if name not in ("mocha", "gate")]
+)
 
 # Matrices with a row and a column for each client, flat or not; of dpa-sgd one for each client.
 MATRICES = ("memory/covariance", "memory/precision")
 ALIKE = ("memory/alike", "memory/split_alike")  # the last two axes are clients
+
+# Noise is drawn by the number of a client, as shuffles are: there is none where numbers change, or clients are twins.
+QUIET: dict[str, dict[str, Any]] = {"gate": {"hide": ExampleNoise(clip=1.0, noise=0.0)}}
 
 # What makes a method plain gradient descent where all clients are alike.
 META = {"lr": 0.0, "center": SGD(TRAINING["lr"])}  # no inner steps: the outer one is the gradient's
@@ -172,6 +179,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "ifca": {"k": 1},
     "dpa-sgd": {"strength": 0.0, "ridge": 0.0, "weight_decay": 0.0},
     "mtl": {"strength": 0.0, "ridge": 0.0, "weight_decay": 0.0},
+    "gate": {"hide": None},
 }
 
 # What makes a method stand still, and what makes it grow beyond all bounds.
@@ -260,7 +268,8 @@ def in_use(method: Method, federation: Federation, rounds: int = 3) -> Tensor:
     prepared = ready(method, federation)
     state, clients = rounds_of(prepared, rounds), prepared.clients
     exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
-    rows = opened(exchange, receive(exchange, state, everyone), clients.run, everyone)
+    kept = take(state.kept, everyone.index)
+    rows = opened(exchange, kept | receive(exchange, state, everyone), clients.run, everyone)
     parts = {k: v for name, layout in clients.task.layouts.items() for k, v in layout.views(rows[name]).items()}
     return torch.cat([parts[name].flatten(1) for name in Layout.of(clients.task.module).names], 1)
 
@@ -401,7 +410,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name: str, blobs: Make, tmp_pa
 @every_executor
 def test_the_order_of_clients_does_not_matter(name: str, executor: str, blobs: Make) -> None:
     federation, order = blobs(), [3, 0, 4, 2, 1]
-    how = {"batch": None, "shuffle": False}  # a client's shuffles are keyed by its number
+    how = {"batch": None, "shuffle": False} | QUIET.get(name, {})  # a client's shuffles are keyed by its number
     method = build(name, **how)
     cells = InTurn(tuple(order))  # cells stay with the clients that stand in them, and walkers go their own way
     cells = Moved(SHAPES[name]["cells"], tuple(order)) if "walkers" in name else cells
@@ -498,7 +507,7 @@ def test_a_client_without_data_never_takes_part(name: str, blobs: Make) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:all clients sent the same model")
-@gradient_methods
+@one_loss
 def test_identical_clients_are_one_machine(name: str, blobs: Make) -> None:
     one = only(blobs((20,)), [0])
     twins = only(one, [0] * 5)
@@ -683,7 +692,7 @@ def test_on_identical_clients_every_aggregate_is_the_mean(name: str, aggregate: 
 
 @cache
 def of_twins(name: str, aggregate: Any, blobs: Make) -> State:
-    return after(build(name, batch=None, aggregate=aggregate), only(blobs((20,)), [0] * 5))
+    return after(build(name, batch=None, aggregate=aggregate, **QUIET.get(name, {})), only(blobs((20,)), [0] * 5))
 
 
 @takes_parts

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..parts.accountant import Release
 from ..parts.optimizer import Rule
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
@@ -34,8 +35,9 @@ Descent = Callable[[Objective, Stacks, Stacks, Tensor, UpdateSpec], Stacks]
 
 
 def gradients_at_once(loss: LossOfOne, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient of the loss of every example, (batch, width), batched."""
-    found: Tensor = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(model, x, y)
+    """The gradient of the loss of every example, (batch, width), batched; modules that draw do so for each example."""
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
+    found: Tensor = each(model, x, y)
     return found
 
 
@@ -75,6 +77,8 @@ class Learner(ABC):
     """A scan over a client's batches. `begin` and `end` see the whole block, `step` sees one client."""
 
     passes: float = 1.0  # what an example costs, in gradients of its loss
+    hides: bool = False  # whether what it writes hides every single example, as far as `release` says
+    writes: tuple[str, ...] | None = None  # the names it changes; None: whatever it likes
 
     def fitted(self, n_clients: int) -> Self:
         """The same learner, knowing how many clients there are."""
@@ -100,6 +104,14 @@ class Learner(ABC):
     def work(self, cohort: Cohort) -> Plan:
         """What the steps cost, for a clock: the plan, where a step is a step."""
         return self.plan(cohort)
+
+    def release(self, sizes: Tensor) -> Release | None:
+        """What a round of it tells about one example of clients of these sizes, at most; None: nothing is promised."""
+        return None
+
+    def rows_held(self, task: Task) -> int:
+        """Rows as wide as the model that a client's step holds at once: a block had better have fewer clients then."""
+        return 1
 
     @abstractmethod
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
@@ -135,5 +147,5 @@ class Executor(ABC):
         """The rows that the learner changed, (block, width)."""
 
     @abstractmethod
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples (block, batch, *shape): (block, batch, outputs)."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples (block, batch, ...): (block, batch, outputs)."""

@@ -18,6 +18,7 @@ from .fedprox import fedprox as fedprox
 from .fedsgd import fedsgd as fedsgd
 from .fesem import fesem as fesem
 from .fomaml import fomaml as fomaml
+from .gate import gate as gate
 from .hierarchical import hierarchical as hierarchical
 from .ifca import ifca as ifca
 from .maml import maml as maml
@@ -34,6 +35,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     for recipe in (
         *(nofed, fedsgd, fedavg, fedprox, feddane, feddist, feddws, fedcurv, dp_fedavg, dp_fed_ls),
         *(reptile, maml, fomaml, meta),
-        *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, fedmes, hierarchical),
+        *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, gate, fedmes, hierarchical),
     )
 }

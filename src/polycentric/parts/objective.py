@@ -11,6 +11,7 @@ import math
 import warnings
 from abc import ABC
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,6 +22,8 @@ from ..stacks.stack import Stacks
 
 class Term(ABC):  # noqa: B024 - both verbs have a meaning when left out
     """Something a client minimises besides its loss."""
+
+    blind: ClassVar[bool] = False  # it reads the model and what came down, and nothing else that examples have told
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """A number, differentiable in `row["model"]`."""
@@ -47,6 +50,7 @@ class Prox(Term):
 
     mu: float
     implicit: bool = False
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, mu=">= 0; try 0.1")
@@ -68,6 +72,8 @@ class Prox(Term):
 class AdaptiveProx(Term):
     """mu/2 |w - start|^2 with a mu that comes down from the center, which raises and lowers it."""
 
+    blind = True
+
     def penalty(self, row: Stacks) -> Tensor | float:
         """mu/2 |w - start|^2."""
         return row["mu"][0] / 2 * (row["model"] - row["start"]).square().sum()
@@ -83,6 +89,7 @@ class Ball(Term):
     """
 
     radius: float
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, radius="> 0; try 1")
@@ -113,6 +120,7 @@ class Ridge(Term):
 
     strength: float
     name: str = "model"
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, strength=">= 0; try 0.0001")
@@ -133,6 +141,7 @@ class MultiTask(Term):
     """
 
     strength: float
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, strength=">= 0; try 0.001")

@@ -10,6 +10,7 @@ from .fedmes import FEDMES
 from .fedprox import FEDPROX
 from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_MATCHED, FESEM_TABLE2
+from .gate import GATE_TABLE
 from .hostile import HOSTILE
 from .how_many import HOW_MANY
 from .matcha import MATCHA
@@ -19,7 +20,7 @@ from .mocha import MOCHA
 from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
-ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
+ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META, GATE_TABLE)
 FESEM = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, MATCHING, HOW_MANY)
 MANY_CENTERS = (*FESEM, CFL_TABLE, ROBUST, HOSTILE)
 EDGES = (FEDMES,)

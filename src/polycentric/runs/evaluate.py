@@ -31,13 +31,41 @@ CHUNK = 4096  # examples of one model at once
 FEW = 1000  # centers whose inner products are all computed
 MOST = 1 << 22  # products of two centers' numbers at once
 COLUMNS = 1 << 14  # parameters widened at once, of all models
+TENTHS = 10  # of a histogram
 RECTANGLE = 1 << 14  # examples of a block of models at once
 
 
 def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
-    """Every client's score on its part of `split`, before or after some local training of its own."""
+    """Every client's score on its part of `split`, before or after some local training of its own.
+
+    Where parts of the model could answer alone (a general and a private one behind a gate), how well each would do
+    stands beside it.
+    """
     state = assign_newcomers(method, state, clients)
-    return scored(clients, split, _predictions(method, state, clients, split, fine_tune))
+    scores = scored(clients, split, _predictions(method, state, clients, split, fine_tune))
+    for part in clients.task.answers:
+        alone = scored(clients, split, _predictions(method, state, clients, split, fine_tune, part))
+        scores = scores.beside(part, alone)
+    return scores
+
+
+def histograms(method: Method, state: State, clients: Simulation, split: Split) -> dict[str, float]:
+    """The share of all examples in every tenth of [0, 1], for parts that give each a number there, such as a gate.
+
+    `gate_share_0` is the share of examples with a(x) in [0, 0.1), `gate_share_9` that with a(x) in [0.9, 1].
+    """
+    found: dict[str, float] = {}
+    if not clients.task.shares or not len(split):
+        return found
+    state = assign_newcomers(method, state, clients)
+    for part in clients.task.shares:
+        counts = torch.zeros(TENTHS, dtype=torch.float64)
+        for _, outputs in _predictions(method, state, clients, split, None, part):
+            tenth = (outputs.flatten() * TENTHS).long().clamp(0, TENTHS - 1)
+            counts += torch.bincount(tenth, minlength=TENTHS).cpu().double()
+        clients.ranks.add(counts)
+        found |= {f"{part}_share_{k}": n / len(split) for k, n in enumerate(counts.tolist())}
+    return found
 
 
 def scored(clients: Simulation, split: Split, predictions: Iterable[tuple[Tensor, Tensor]]) -> Scores:
@@ -279,9 +307,9 @@ def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def _predictions(
-    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None
+    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None, part: str = ""
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(positions in the split, outputs there), every example of this rank's share once."""
+    """(positions in the split, outputs of the model or a part of it there), every example of this rank's share once."""
     exchange = method.at(state.round)[-1]
     everyone = all_clients(clients, state)[split.sizes > 0]
     down = exchange.topology.down(state.memory, everyone, "model")
@@ -298,7 +326,7 @@ def _predictions(
         ]
         for center, index in clients.ranks.mine(chunks):
             row, index = {"model": state.centers["model"][center]}, to_device_of(split.x, index)
-            yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
+            yield index, clients.task.inside(part).predict(row, clients.task.inputs(split.x[index]))
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
@@ -309,7 +337,7 @@ def _predictions(
             tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
             here = (to_device_of(rows["model"], trainable),)
             rows = rows | {n: rows[n].index_put(here, new) for n, new in tuned.items()}
-        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
+        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block, part)
 
 
 def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
@@ -328,7 +356,9 @@ def _refuse_absent(clients: Simulation, chosen: bool) -> None:
     )
 
 
-def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
+def _rectangles(
+    rows: Stacks, clients: Simulation, split: Split, block: Cohort, part: str
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Of clients in falling order of their examples; those who have no more leave from the end."""
     sizes, first, begin = split.sizes[block.index], split.first[block.index], 0
     while n := int((sizes > begin).sum()):
@@ -336,7 +366,7 @@ def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) 
         valid = place < sizes[:n, None]
         index = to_device_of(split.x, torch.where(valid, first[:n, None] + place, 0))
         active = {name: row[:n] for name, row in rows.items()}
-        outputs = clients.run.outputs(active, clients.task.inputs(split.x[index]))
+        outputs = clients.run.outputs(active, clients.task.inputs(split.x[index]), part)
         real = to_device_of(split.x, valid.flatten().nonzero()[:, 0])
         yield index.flatten()[real], outputs.flatten(0, 1)[real]
         begin += len(place)

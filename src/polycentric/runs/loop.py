@@ -108,7 +108,8 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The scores of the model in use at the end, at the clients that train and do not attack."""
-        return in_use(self.now) | self.now.exchange.topology.shows(self.now.view()) | self.now.average
+        shown = self.now.exchange.topology.shows(self.now.view())
+        return in_use(self.now) | shown | self.now.histograms | self.now.average
 
     def model_of(self, client: int | str | None = None, center: int | None = None) -> nn.Module:
         """The trained module of a client, by its number or name, or of a center, with its parameters loaded.

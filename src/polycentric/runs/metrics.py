@@ -107,6 +107,12 @@ class Scores:
         marks = {name: replace(mark, values=mark.values[which]) for name, mark in self.marks.items()}
         return replace(self, **(mine | unknown), marks=marks)
 
+    def beside(self, part: str, alone: Scores) -> Scores:
+        """The same, with how well a part of the models would do alone: its accuracy, or how far its numbers are off."""
+        wrong = np.isnan(alone.accuracy[alone.there]).any()
+        mark = alone.marks["rmse"] if wrong and "rmse" in alone.marks else Mark(alone.accuracy)
+        return replace(self, marks={**self.marks, f"{'rmse' if mark.root else 'accuracy'}_{part}": mark})
+
     @property
     def served(self) -> Reals:
         """How well every client is served, more is better: accuracy, or minus the loss where there is none."""

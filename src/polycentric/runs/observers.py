@@ -27,7 +27,7 @@ from ..simulate.clients import Simulation
 from ..stacks.cohort import View
 from ..stacks.stack import Stacks
 from .checkpoint import Tally
-from .evaluate import average, consensus, disagreement, dissimilarity, evaluate
+from .evaluate import average, consensus, disagreement, dissimilarity, evaluate, histograms
 from .metrics import Scores
 
 
@@ -57,7 +57,8 @@ class Moment:
 
     def settled(self) -> Moment:
         """The same without its trips, which know the state before the round; what was found out stays."""
-        found: dict[str, Any] = {name: self.__dict__[name] for name in ("scores", "average") if name in self.__dict__}
+        kept = ("scores", "average", "histograms")
+        found: dict[str, Any] = {name: self.__dict__[name] for name in kept if name in self.__dict__}
         after = replace(self, trips=())
         after.__dict__.update(found)
         return after
@@ -84,6 +85,11 @@ class Moment:
         found = average(self.method, self.state, self.clients, self.clients.federation.test)
         return found and found | {"disagreement": disagreement(self.method, self.state, self.clients)}
 
+    @cached_property
+    def histograms(self) -> dict[str, float]:
+        """How a gate, where there is one, divides the test examples."""
+        return histograms(self.method, self.state, self.clients, self.clients.federation.test)
+
 
 Observer = Callable[[Moment], dict[str, Any]]
 
@@ -109,6 +115,11 @@ def shown(now: Moment) -> dict[str, Any]:
     """What the topology and the selection say of themselves."""
     view = now.view(now.trips[0].before.memory if now.trips else None)
     return now.exchange.topology.shows(view) | now.exchange.select.shows(view)
+
+
+def divided(now: Moment) -> dict[str, Any]:
+    """How a gate divides the examples, where there is one."""
+    return now.histograms
 
 
 def averaged(now: Moment) -> dict[str, Any]:
@@ -146,4 +157,4 @@ def validated(now: Moment) -> dict[str, Any]:
 def observers(dissimilarity: bool = False) -> tuple[Observer, ...]:
     """What every run measures, in the order of a line of metrics.jsonl."""
     asked = (dissimilar,) if dissimilarity else ()
-    return (counts, in_use, shown, averaged, held_out, consensus_of, *asked, validated)
+    return (counts, in_use, shown, divided, averaged, held_out, consensus_of, *asked, validated)

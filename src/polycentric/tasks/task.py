@@ -81,7 +81,8 @@ class Task:
         shape = dict(several) if several else federation.shape
         module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         if around is not None:
-            module = around(module, MadeFor(federation.shape, federation.n_outputs, seed, federation.symbols))
+            what = (federation.shape, federation.n_outputs, seed, federation.symbols, federation.kind)
+            module = around(module, MadeFor(*what))
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
         own = tuple(metrics)
@@ -163,7 +164,27 @@ class Task:
 
     def inside(self, part: str) -> Task:
         """The same task answered by a part of the module alone; rows stay those of the whole."""
-        return replace(self, part=part)
+        if part == self.part:
+            return self
+        inner = replace(self, part=part)
+        inner.__dict__["layouts"] = self.layouts  # found once: a step may ask for a part
+        return inner
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Parts of the module that could answer alone."""
+        return tuple(getattr(self.module, "answers", ()))
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """Parts of the module that give every example a number in [0, 1]."""
+        return tuple(getattr(self.module, "shares", ()))
+
+    @property
+    def reads(self) -> set[str]:
+        """The names of which the part that answers has parameters."""
+        begins = f"{self.part}." if self.part else ""
+        return {name for name, layout in self.layouts.items() if any(k.startswith(begins) for k in layout.names)}
 
     def arguments(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the module is called with."""

@@ -108,9 +108,9 @@ class Compiled(Executor):
         with _gate.together():
             return self.stacked(learner, rows, cohort)
 
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples."""
-        return self.stacked.outputs(rows, x)
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples."""
+        return self.stacked.outputs(rows, x, part)
 
 
 class Programs:

@@ -68,10 +68,11 @@ class Looped(Executor):
 
         return torch.stack([one(*example) for example in zip(x, y, strict=True)])
 
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples."""
+        task = self.task.inside(part)
         with torch.no_grad():
-            each = [self.task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
+            each = [task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
         return torch.stack(each)
 
 

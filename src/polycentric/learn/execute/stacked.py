@@ -94,10 +94,10 @@ class Stacked(Executor):
         in_place = self.client.descent is not None
         return Steps(learner, take, gather, schedule, in_place, self.few, partial(one, self.alone))
 
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples."""
         with torch.no_grad(), use_gpu_kernels(self.task.device):
-            return vmap(self.task.predict, randomness="different")(rows, x)
+            return vmap(self.task.inside(part).predict, randomness="different")(rows, x)
 
 
 def launch(steps: Steps, carry: Stacks, rows: Stacks) -> Stacks:
