@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from .methods import METHODS, cfl, dpa_sgd, dpsgd, fedavg, fedcurv, feddane, feddist, feddws, fedmes, fedprox
 
     # isort: split
-    from .methods import fedsgd, fesem, fomaml, hierarchical, ifca, maml, matcha, meta, mocha, mtl, nofed, reptile
+    from .methods import fedsgd, fesem, fomaml, hierarchical, ifca, lg_fedavg, maml, matcha, meta, mocha, mtl, nofed
 
     # isort: split
-    from .methods import tkm
+    from .methods import reptile, tkm
     from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .parts.attack import Collusion, Honest, InnerProduct, LabelFlip, LargeNorm, LittleIsEnough, NotANumber
 
@@ -66,7 +66,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "from_frame load",
     "learn": "Looped Stacked Train",
     "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
-    "hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
+    "hierarchical ifca lg_fedavg maml matcha meta mocha mtl nofed reptile tkm",
     "parts.aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
     "parts.attack": (
         "Collusion Honest InnerProduct LabelFlip LargeNorm LittleIsEnough NotANumber OneCoordinate SameValue SignFlip "
@@ -134,5 +134,17 @@ __all__ += ["Shards", "SignFlip", "Simulation", "SmallWorld", "Stacked", "Stale"
 __all__ += ["Stragglers", "Task", "Torus", "Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "Zeros", "cfl"]
 __all__ += ["check_data", "choose_k", "compare", "dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist"]
 __all__ += ["feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml", "from_arrays", "from_dataset", "from_frame"]
-__all__ += ["hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta", "metropolis", "mocha"]
+__all__ += [
+    "hierarchical",
+    "ifca",
+    "join_ranks",
+    "layers",
+    "lg_fedavg",
+    "load",
+    "maml",
+    "matcha",
+    "meta",
+    "metropolis",
+    "mocha",
+]
 __all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm", "tracker"]

@@ -37,6 +37,7 @@ class Split:
     y: Tensor  # (examples,) or (examples, targets)
     offset: Tensor  # (clients + 1,) int64
     piece: Tensor | None = None  # (clients,) int64, the run of examples a client reads; None: client k reads run k
+    protected: Tensor | None = None  # (examples,) int64, a protected attribute; None: it is not known
 
     def __post_init__(self) -> None:
         require(len(self.x) == len(self.y), f"a split has {len(self.x)} examples but {len(self.y)} labels")
@@ -69,19 +70,22 @@ class Split:
         """One client's examples, as a split of one client."""
         first = int(self.first[client])
         last = first + int(self.sizes[client])
-        return Split(self.x[first:last], self.y[first:last], torch.tensor([0, last - first]))
+        protected = None if self.protected is None else self.protected[first:last]
+        return Split(self.x[first:last], self.y[first:last], torch.tensor([0, last - first]), protected=protected)
 
     def to(self, device: torch.device | str) -> Split:
         """The same examples on a device; offsets stay where the schedule is made, on the host."""
-        return replace(self, x=self.x.to(device), y=self.y.to(device))
+        protected = None if self.protected is None else self.protected.to(device)
+        return replace(self, x=self.x.to(device), y=self.y.to(device), protected=protected)
 
     @staticmethod
-    def gathered(x: Tensor, y: Tensor, client: Tensor, n_clients: int) -> Split:
+    def gathered(x: Tensor, y: Tensor, client: Tensor, n_clients: int, protected: Tensor | None = None) -> Split:
         """Sort examples by client, keeping their order within a client."""
         order = torch.argsort(client, stable=True)
         sizes = torch.bincount(client, minlength=n_clients)
         offset = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        return Split(x[order].contiguous(), y[order].contiguous(), offset)
+        protected = None if protected is None else protected[order]
+        return Split(x[order].contiguous(), y[order].contiguous(), offset, protected=protected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +135,7 @@ class Federation:
     clients: tuple[str, ...]  # names of the clients
     group: Tensor | None = None  # (clients,) known population of each client: to judge by, never to learn from
     group_names: tuple[str, ...] = ()
-    protected: Tensor | None = None  # (clients,) protected attribute, for fairness
+    protected: Tensor | None = None  # (clients,) the commonest protected attribute of a client's examples
     note: str = ""  # what the reader of a number must know about these data
     symbols: int = 0  # size of the alphabet where x holds symbols
     targets: tuple[str, ...] = ()  # names of the numbers to predict, where they have any
@@ -163,6 +167,19 @@ class Federation:
     def n_outputs(self) -> int:
         """Numbers a model must put out: one for each class or label, or one for each number to predict."""
         return len(self.classes) or (self.train.y.shape[1] if self.train.y.dim() == 2 else 1)
+
+    @property
+    def n_protected(self) -> int:
+        """Values that the protected attribute of an example may have, 0 and up; 0: it is not known."""
+        values = self.train.protected
+        if values is None or not len(values):
+            return 0
+        low, high = int(values.min()), int(values.max())
+        good = 0 <= low and high < len(values)
+        require(
+            good, f"data '{self.name}': values of the protected attribute run from {low} to {high}: number them 0, 1"
+        )
+        return high + 1
 
     @property
     def kind(self) -> Kind:

@@ -129,7 +129,8 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     pool = filled(pool, ~is_test & ~is_valid)
 
     def part(mask: Tensor) -> Split:
-        return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients))
+        protected = None if pool.protected is None else pool.protected[mask]
+        return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients), protected)
 
     return Federation(
         name=pool.name,

@@ -1,7 +1,7 @@
 """Local training: minibatch steps on the client's loss plus whatever terms a method adds.
 
 for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
-                     w <- w - lr_t update(g),      lr_t = lr decay^t in round t
+                     w <- w - lr_t update(g),      lr_t = lr decay^t in round t, with an lr for each name if need be
 at the end:          M <- inertia M + (1 - inertia) (w - start),      w <- start + M
 """
 
@@ -40,6 +40,7 @@ class Train(Learner):
         weight_decay: added to the gradient, times w.
         terms: added to the loss, such as `Prox(0.1)`.
         trains: names that are trained; None: all of the model's.
+        rates: learning rates of names that have another than `lr`, as (name, rate).
     """
 
     lr: float = 0.1
@@ -53,6 +54,7 @@ class Train(Learner):
     weight_decay: float = 0.0
     terms: tuple[Term, ...] = ()
     trains: tuple[str, ...] | None = None
+    rates: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         require(0 <= self.lr <= LARGEST_FLOAT, f"lr must be >= 0, got {self.lr}; try 0.1")
@@ -71,9 +73,11 @@ class Train(Learner):
         require(0 <= self.inertia < 1, f"inertia must be in [0, 1), got {self.inertia}; try 0.9")
         good = 0 <= self.weight_decay <= LARGEST_FLOAT
         require(good, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
+        for name, rate in self.rates:
+            require(0 <= rate <= LARGEST_FLOAT, f"the lr of {name} must be >= 0, got {rate}; try 0.1")
 
     @property
-    def trains_like(self) -> Train:
+    def trains_like(self) -> Train | None:
         """Itself, without what it remembers."""
         return replace(self, inertia=0.0) if self.inertia else self
 
@@ -98,7 +102,8 @@ class Train(Learner):
         model = rows[names[0]]
         for term in self.terms:
             term.check(rows, self.lr * self.decay**cohort.round)
-        lr = torch.full((len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device)
+        base = 1.0 if self.rates else self.lr  # every name then has a rate of its own
+        lr = torch.full((len(cohort),), base * self.decay**cohort.round, dtype=model.dtype, device=model.device)
         carry = {name: rows[name] for name in names} | {"lr": lr}
         for name in names:
             carry |= {f"{name}.{moment}": zero for moment, zero in self.rule.moments(rows[name]).items()}
@@ -110,18 +115,24 @@ class Train(Learner):
 
         def objective(params: Stacks) -> Tensor:
             here = row | params
-            loss = client.task.mean_loss(here, batch)
+            loss = self.loss(here, batch, client.task)
             for term in self.terms:
                 loss = loss + term.penalty(here)
             return loss
 
         moments = {name: value for name, value in carry.items() if name not in params and name != "lr"}
-        spec = UpdateSpec(self.rule, self.weight_decay, through_task=not self.terms)
+        rates = tuple((name, dict(self.rates).get(name, self.lr)) for name in params) if self.rates else ()
+        spec = UpdateSpec(self.rule, self.weight_decay, not self.terms, rates)
         new = {"lr": carry["lr"]} | client.descend(objective, params, moments, carry["lr"], spec)
         if "model" in params:
             for term in self.terms:
-                new["model"] = term.correct(new["model"], row, carry["lr"])
+                lr = carry["lr"] * spec.rate("model") if rates else carry["lr"]
+                new["model"] = term.correct(new["model"], row, lr)
         return new
+
+    def loss(self, row: Stacks, batch: Batch, task: Task) -> Tensor:
+        """What is minimised, beside the terms."""
+        return task.mean_loss(row, batch)
 
     def end(self, carry: Stacks, rows: Stacks, cohort: Cohort) -> Stacks:
         """The trained parameters; with inertia, the model that the update before still draws on."""

@@ -18,6 +18,7 @@ from .fesem import fesem as fesem
 from .fomaml import fomaml as fomaml
 from .hierarchical import hierarchical as hierarchical
 from .ifca import ifca as ifca
+from .lg_fedavg import lg_fedavg as lg_fedavg
 from .maml import maml as maml
 from .matcha import matcha as matcha
 from .meta import meta as meta
@@ -31,6 +32,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     recipe.__name__.replace("_", "-"): recipe
     for recipe in (
         *(nofed, fedsgd, fedavg, fedprox, feddane, feddist, feddws, fedcurv, reptile, maml, fomaml, meta),
-        *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, fedmes, hierarchical),
+        *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, lg_fedavg, fedmes, hierarchical),
     )
 }

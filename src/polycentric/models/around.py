@@ -12,6 +12,8 @@ class MadeFor(NamedTuple):
     n_outputs: int
     seed: int  # of first parameters
     symbols: int = 0  # of a text; 0: the data are no text
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()  # names and shapes, where the module is called with several
+    n_protected: int = 0  # values of a protected attribute; 0: it is not known
 
 
 class Wrap(Protocol):

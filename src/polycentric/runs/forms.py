@@ -148,6 +148,7 @@ class SummaryForm(Form):
     initial: Row | None = None
     personalised: Row | None = None
     optimistic: dict[str, Number | Row] | None = None
+    unseen: dict[str, Row | str | None] | None = None
     held_out: dict[str, Row | list[str]] | None = None
     bytes_up: Count = 0
     bytes_down: Count = 0

@@ -26,6 +26,7 @@ from ..round import Trip
 from ..simulate.clients import Simulation
 from ..stacks.cohort import View
 from ..stacks.stack import Stacks
+from .attribute_probe import probed
 from .checkpoint import Tally
 from .evaluate import average, consensus, disagreement, dissimilarity, evaluate
 from .metrics import Scores
@@ -57,7 +58,9 @@ class Moment:
 
     def settled(self) -> Moment:
         """The same without its trips, which know the state before the round; what was found out stays."""
-        found: dict[str, Any] = {name: self.__dict__[name] for name in ("scores", "average") if name in self.__dict__}
+        found: dict[str, Any] = {
+            name: self.__dict__[name] for name in ("scores", "average", "probe") if name in self.__dict__
+        }
         after = replace(self, trips=())
         after.__dict__.update(found)
         return after
@@ -65,7 +68,7 @@ class Moment:
     @property
     def exchange(self) -> Exchange:
         """By which the models in use came."""
-        return self.method.at(self.state.round)[-1]
+        return self.method.in_use(self.state.round)
 
     def view(self, before: Stacks | None = None) -> View:
         """What the parts are shown; `before`: the memory before the round that has just ended."""
@@ -83,6 +86,11 @@ class Moment:
         """The mean of all centers as one model, and how far apart clients are, where centers work towards one."""
         found = average(self.method, self.state, self.clients, self.clients.federation.test)
         return found and found | {"disagreement": disagreement(self.method, self.state, self.clients)}
+
+    @cached_property
+    def probe(self) -> dict[str, float]:
+        """What a fresh classifier reads of a protected attribute in the representation, where a method has one."""
+        return probed(self.method, self.state, self.clients)
 
 
 Observer = Callable[[Moment], dict[str, Any]]
@@ -116,6 +124,11 @@ def averaged(now: Moment) -> dict[str, Any]:
     return now.average
 
 
+def attribute(now: Moment) -> dict[str, Any]:
+    """What the representation tells of a protected attribute."""
+    return now.probe
+
+
 def held_out(now: Moment) -> dict[str, Any]:
     """The scores of clients that never train."""
     if not now.clients.held_out:
@@ -146,4 +159,4 @@ def validated(now: Moment) -> dict[str, Any]:
 def observers(dissimilarity: bool = False) -> tuple[Observer, ...]:
     """What every run measures, in the order of a line of metrics.jsonl."""
     asked = (dissimilar,) if dissimilarity else ()
-    return (counts, in_use, shown, averaged, held_out, consensus_of, *asked, validated)
+    return (counts, in_use, shown, averaged, attribute, held_out, consensus_of, *asked, validated)

@@ -24,6 +24,7 @@ from .machine import versions
 from .metrics import participation, plain, share_below
 from .serving import personal
 from .settings import without
+from .unseen import told
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -92,7 +93,7 @@ def summary(run: Run) -> dict[str, Any]:
         return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
 
     mask, scores = run.clients.held_out_mask.numpy(), run.scores if run.clients.held_out else {}
-    held_out: dict[str, Any] = {name: plain(found.only(mask).summary()) for name, found in scores.items()}
+    held_out: dict[str, Any] = {name: told(found.only(mask), name) for name, found in scores.items()}
     if held_out and (own := personal(run)):  # they were never trained there: their scores in use are no results
         held_out["untrained"] = list(own)
     tuned = counted("personalised")
@@ -115,6 +116,7 @@ def summary(run: Run) -> dict[str, Any]:
         "metrics": metrics,
         "initial": counted("initial"),
         "personalised": tuned,
+        **({"unseen": run.unseen.summary(run)} if run.settings.unseen and run.unseen else {}),
         **optimistic_scores(run),
         "held_out": held_out or None,
         "bytes_up": run.tally.bytes_up,
