@@ -11,6 +11,7 @@ from .fesem_figures import FESEM_CLUSTERS, FESEM_CONVERGENCE
 from .fesem_table2 import FESEM_MATCHED, FESEM_TABLE2
 from .hostile import HOSTILE
 from .how_many import HOW_MANY
+from .lg_fedavg import LG_FEDAVG
 from .matcha import MATCHA
 from .matching import MATCHING
 from .meta import META
@@ -18,7 +19,7 @@ from .mocha import MOCHA
 from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
-ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META)
+ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META, LG_FEDAVG)
 FESEM = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, MATCHING, HOW_MANY)
 MANY_CENTERS = (*FESEM, CFL_TABLE, ROBUST, HOSTILE)
 EDGES = (FEDMES,)
