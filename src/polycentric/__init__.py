@@ -13,7 +13,21 @@ if TYPE_CHECKING:
     from .errors import Diverged, Lost, UsageError
     from .learn import Looped, Stacked, Train
     from .method import Exchange, Method, State
-    from .methods import METHODS, cfl, dpa_sgd, dpsgd, fedavg, fedcurv, feddane, feddist, feddws, fedmes, fedprox
+    from .methods import (
+        METHODS,
+        cfl,
+        dp_fed_ls,
+        dp_fedavg,
+        dpa_sgd,
+        dpsgd,
+        fedavg,
+        fedcurv,
+        feddane,
+        feddist,
+        feddws,
+        fedmes,
+        fedprox,
+    )
 
     # isort: split
     from .methods import fedsgd, fesem, fomaml, hierarchical, ifca, lg_fedavg, maml, matcha, meta, mocha, mtl, nofed
@@ -26,7 +40,8 @@ if TYPE_CHECKING:
     # isort: split
     from .parts.attack import OneCoordinate, SameValue, SignFlip, Stale, Zeros
     from .parts.before_rule import Bucketing, Clipping, NearestNeighbours, Quorum
-    from .parts.objective import Curvature, Prox
+    from .parts.denoise import JamesStein, Laplacian, SoftThreshold
+    from .parts.objective import Ball, Curvature, Prox
     from .parts.optimizer import SGD, Adam, Average, Momentum
     from .parts.privacy import Gaussian
     from .parts.select import Active, Churn, Everyone, Poisson, Stragglers, Uniform
@@ -65,15 +80,16 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "data": "Classes Dirichlet Federation Iid Natural Quantity Rotations Shards from_arrays from_dataset "
     "from_frame load",
     "learn": "Looped Stacked Train",
-    "methods": "METHODS cfl dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox fedsgd fesem fomaml "
-    "hierarchical ifca lg_fedavg maml matcha meta mocha mtl nofed reptile tkm",
+    "methods": "METHODS cfl dp_fed_ls dp_fedavg dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox "
+    "fedsgd fesem fomaml hierarchical ifca lg_fedavg maml matcha meta mocha mtl nofed reptile tkm",
     "parts.aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
     "parts.attack": (
         "Collusion Honest InnerProduct LabelFlip LargeNorm LittleIsEnough NotANumber OneCoordinate SameValue SignFlip "
         "Stale Zeros"
     ),
     "parts.before_rule": "Bucketing Clipping NearestNeighbours Quorum",
-    "parts.objective": "Curvature Prox",
+    "parts.denoise": "JamesStein Laplacian SoftThreshold",
+    "parts.objective": "Ball Curvature Prox",
     "parts.optimizer": "SGD Adam Average Momentum",
     "parts.privacy": "Gaussian",
     "parts.select": "Active Churn Everyone Poisson Stragglers Uniform",
@@ -122,29 +138,18 @@ def __dir__() -> list[str]:
     return __all__
 
 
-__all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "Bucketing", "ByCell", "Callback", "CellMap"]
+__all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "Ball", "Bucketing", "ByCell", "Callback", "CellMap"]
 __all__ += ["CellRegions", "CellTable", "Cells", "Check", "Churn", "Classes", "Clipping", "Clusters", "Collusion"]
 __all__ += ["Complete", "Curvature", "Delays", "Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange"]
 __all__ += ["Exponential", "Federation", "Gaussian", "Geometric", "GeometricMedian", "Gossip", "Graph", "Honest", "Iid"]
-__all__ += ["InCells", "InnerProduct", "KeepPrivate", "Krum", "LabelFlip", "LargeNorm", "LittleIsEnough", "Looped"]
-__all__ += ["Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment", "Momentum", "Natural"]
-__all__ += ["NearestNeighbours", "Normalised", "NotANumber", "OneCoordinate", "Overlap", "PathGraph", "Physical"]
-__all__ += ["Poisson", "Prox", "Quantity", "Quorum", "Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings"]
-__all__ += ["Shards", "SignFlip", "Simulation", "SmallWorld", "Stacked", "Stale", "Star", "StarGraph", "State"]
-__all__ += ["Stragglers", "Task", "Torus", "Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "Zeros", "cfl"]
-__all__ += ["check_data", "choose_k", "compare", "dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist"]
-__all__ += ["feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml", "from_arrays", "from_dataset", "from_frame"]
-__all__ += [
-    "hierarchical",
-    "ifca",
-    "join_ranks",
-    "layers",
-    "lg_fedavg",
-    "load",
-    "maml",
-    "matcha",
-    "meta",
-    "metropolis",
-    "mocha",
-]
-__all__ += ["mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm", "tracker"]
+__all__ += ["InCells", "InnerProduct", "JamesStein", "KeepPrivate", "Krum", "LabelFlip", "Laplacian", "LargeNorm"]
+__all__ += ["LittleIsEnough", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment"]
+__all__ += ["Momentum", "Natural", "NearestNeighbours", "Normalised", "NotANumber", "OneCoordinate", "Overlap"]
+__all__ += ["PathGraph", "Physical", "Poisson", "Prox", "Quantity", "Quorum", "Ring", "RingCells", "Rotations", "Run"]
+__all__ += ["SameValue", "Settings", "Shards", "SignFlip", "Simulation", "SmallWorld", "SoftThreshold", "Stacked"]
+__all__ += ["Stale", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train", "TrimmedMean", "TwoLevel"]
+__all__ += ["Uniform", "UsageError", "Zeros", "cfl", "check_data", "choose_k", "compare", "dp_fed_ls", "dp_fedavg"]
+__all__ += ["dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd"]
+__all__ += ["fesem", "fomaml", "from_arrays", "from_dataset", "from_frame", "hierarchical", "ifca", "join_ranks"]
+__all__ += ["layers", "lg_fedavg", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl", "nofed", "open"]
+__all__ += ["reptile", "resume", "run", "run_round", "tkm", "tracker"]

@@ -18,6 +18,7 @@ from torch import Tensor
 from .errors import require, synonym
 from .learn import Learner
 from .models.around import Wrap
+from .parts.accountant import Release
 from .parts.aggregate import Aggregate as Aggregate, Mean as Mean
 from .parts.optimizer import Average as Average, Center as Center
 from .parts.privacy import NoPrivacy as NoPrivacy, Privacy as Privacy
@@ -66,12 +67,17 @@ class Exchange:
         require(
             not unsent, f"{', '.join(unsent)} cannot be added up: only names that are sent can, {', '.join(self.sends)}"
         )
-        unseen = sorted(set(self.keeps) - set(self.receives))
-        require(not unseen, f"{', '.join(unseen)} cannot be kept: it does not come down, {', '.join(self.receives)} do")
-        covered = self.privacy.covers
+        absent = sorted(set(self.keeps) - set(self.receives))
+        require(not absent, f"{', '.join(absent)} cannot be kept: it does not come down, {', '.join(self.receives)} do")
+        covered, extra = self.privacy.covers, self.privacy.extra
+        for names, more in (("receives", extra.receives), ("sends", extra.sends)):
+            there = getattr(self, names)
+            object.__setattr__(self, names, there + tuple(name for name in more if name not in there))
+        object.__setattr__(self, "holds", dict(self.holds) | {n: Held(1, v) for n, v in extra.holds.items()})
         if covered is None:
             return
-        name, bare = type(self.privacy).__name__, sorted(set(self.sends + self.told) - set(covered))
+        name = type(self.privacy).__name__
+        bare = sorted(set(self.sends + self.told) - set(covered) - set(self.topology.sealed))
         require(
             not bare,
             f"{name} protects {', '.join(covered)}, but {', '.join(bare)} would leave the clients unprotected: choose "
@@ -81,12 +87,15 @@ class Exchange:
             "clients hear each other without a center that could add noise"
             if self.topology.at_home
             else f"where clients belong in {type(self.topology).__name__} is found from what they send"
-            if self.topology.reads_updates
+            if self.topology.reads_updates and not self.topology.sealed
             else f"{type(self.aggregate).__name__} is not a sum with weights"
             if not self.aggregate.linear
             else ""
         )
         require(not why, f"{name} bounds the influence of one client on a weighted mean, but {why}: leave privacy out")
+        topology = self.topology
+        refused = self.privacy.refuses(topology.weighs, bool(topology.sealed))
+        require(not refused, f"{name}: {refused}")
 
     @property
     def chain(self) -> tuple[Learner, ...]:
@@ -111,11 +120,16 @@ class Exchange:
         receiver, sender, weight = up.links
         return Mixing.sparse(receiver, sender, torch.ones_like(weight), up.shape, "none")
 
+    def release(self, able: int) -> Release | None:
+        """What it tells of one of so many clients that might take part; None: all."""
+        return self.privacy.release(self.select.chance(able), self.topology.weighs)
+
     def fitted(self, layout: Layout, like: Tensor, n_clients: int) -> Exchange:
         """The same exchange, its parts knowing the layout of `model`, a row of it, the clients, and each other."""
         topology = self.topology.fitted(layout, like, n_clients)
         learn, unpack = (tuple(each.fitted(n_clients) for each in part) for part in (self.learn, self.unpack))
-        return replace(self, learn=learn, unpack=unpack, topology=topology, select=self.select.fitted(topology))
+        select, privacy = self.select.fitted(topology), self.privacy.fitted(layout, topology.n_centers(n_clients))
+        return replace(self, learn=learn, unpack=unpack, topology=topology, select=select, privacy=privacy)
 
     def words(self, n_clients: int) -> str:
         """Who averages with whom, in a line."""

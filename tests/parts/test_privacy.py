@@ -19,7 +19,8 @@ from polycentric import Gaussian, Method, UsageError
 from polycentric.cli import outcome
 from polycentric.method import Exchange
 from polycentric.methods import METHODS
-from polycentric.parts.privacy import epsilon, reach
+from polycentric.parts.accountant import Chance, Release, epsilon
+from polycentric.parts.privacy import reach
 from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort
@@ -28,6 +29,7 @@ from polycentric.topology import Cells, Star
 from polycentric.topology.cells.tables import GivenCells
 from support import Make, everyone, random, ready
 
+pytestmark = pytest.mark.filterwarnings("ignore:clients count by their examples")
 LAW = settings(max_examples=60)
 SIZES = (23, 7, 12, 4, 30, 9)
 SIX = GivenCells.of(torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0], [1, 0, 0, 0, 1, 1]]))
@@ -186,25 +188,40 @@ def test_noise_is_the_same_for_every_executor(name: str, blobs: Make) -> None:
 # -- what it is worth ----------------------------------------------------------------------------------------
 
 
-def test_epsilon_is_the_closed_form() -> None:
-    rho = 20 / (2 * 4.0**2)
-    assert epsilon(rho, 1e-5) == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
-    assert epsilon(math.inf, 0.1) == math.inf and Gaussian(1.0, 4.0).rho == 1 / 32
-    assert Gaussian(1.0, 0.0).rho == math.inf
-    with pytest.raises(UsageError, match=r"delta must be in \(0, 1\), got 1"):
-        epsilon(1.0, 1)
+def test_a_release_says_who_neighbours_are_by_how_clients_are_drawn_and_counted() -> None:
+    z, poisson, fixed, everybody = 1.5, Chance("poisson", 0.1), Chance("fixed", 0.1, 10, 100), Chance()
+    told = {
+        (poisson, "fixed"): Release(z, poisson, "add"),
+        (everybody, "fixed"): Release(z, everybody, "add"),
+        (fixed, "clients"): Release(z / 2, fixed, "replace"),
+        (fixed, "fixed"): Release(z / 2, fixed, "replace"),
+        (fixed, "examples"): Release(z),
+        (poisson, "examples"): Release(z),
+        (poisson, "clients"): Release(z),
+        (everybody, "clients"): Release(z),
+    }
+    for (chance, weighs), expected in told.items():
+        assert Gaussian(1.0, z).release(chance, weighs) == expected
+        assert Gaussian(1.0, z, neighbours="zero").release(chance, weighs) == Release(z)
+    assert Gaussian(1.0, 0.0).release(poisson, "fixed") is None
+    with pytest.raises(UsageError, match=r"neighbours=add does not fit how clients are drawn and counted .*: use zero"):
+        Gaussian(1.0, z, neighbours="add").release(poisson, "clients")
 
 
 @every_recipe
 def test_the_summary_tells_the_epsilon_of_the_rounds_so_far(name: str, blobs: Make) -> None:
     private = ready(built(name, Gaussian(1.0, 2.0)), blobs(SIZES), rounds=4).go()
-    assert private.summary()["epsilon"] == pytest.approx(epsilon(4 / 8, 6**-1.1))
+    told = private.summary()
+    assert told["epsilon"] == pytest.approx(epsilon([Release(2.0, times=4)], 6**-1.1))
+    assert told["privacy"]["neighbours"] == "zero" and told["privacy"]["accountant"] == "exact"
+    shown = [row.get("epsilon") for row in private.history]
+    assert shown[0] is None and shown[1:] == sorted(shown[1:]) and shown[-1] == told["epsilon"]
 
 
 def test_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "fedavg", "--clients", "6", "--rounds", "2", "--model", "logistic", "--out", str(tmp_path / "run")]
     assert outcome([*words, "--set", "privacy=gaussian(clip=0.5, noise=1)", "--set", "privacy.noise=2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(epsilon(2 / 8, 6**-1.1))
+    assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(epsilon([Release(2.0, times=2)], 6**-1.1))
     assert build_method("fedmes", {"privacy": "gaussian(clip=1, noise=0.5)"}) == pc.fedmes(privacy=Gaussian(1.0, 0.5))
     assert build_method("fedavg", {"privacy": "none"}) == pc.fedavg()
 
@@ -235,6 +252,7 @@ def test_what_it_cannot_hide_is_refused(make: Any, message: str) -> None:
     ("clip", "noise", "message"),
     [
         (0.0, 1.0, "clip must be positive, got 0"),
+        (1.0, None, "takes noise or epsilon"),
         (1.0, -1.0, "noise must be in \\[0, inf\\), got -1"),
         (1.0, math.nan, "noise must be in \\[0, inf\\), got nan"),
         (math.inf, 1.0, "needs a finite clip, got clip=inf"),

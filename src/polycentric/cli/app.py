@@ -12,6 +12,7 @@ from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
 from .importing import data_import
 from .options import Quiet, of_settings, settings_of
+from .privacy import privacy
 from .running import clusters, personalize, resume, run
 from .searching import choose_k
 from .topology import topology_app
@@ -61,6 +62,7 @@ for command in (run, resume, personalize, clusters, export, predict, assign, eva
 for command in (compare, curves, participation, sweep):
     app.command()(command)
 app.command("choose-k")(choose_k)
+app.command()(privacy)
 
 
 @app.command()

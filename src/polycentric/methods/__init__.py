@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from ..method import Method
 from .cfl import cfl as cfl
+from .dp_fed_ls import dp_fed_ls as dp_fed_ls
+from .dp_fedavg import dp_fedavg as dp_fedavg
 from .dpa_sgd import dpa_sgd as dpa_sgd
 from .dpsgd import dpsgd as dpsgd
 from .fedavg import fedavg as fedavg
@@ -31,7 +33,8 @@ from .tkm import tkm as tkm
 METHODS: dict[str, Callable[..., Method]] = {
     recipe.__name__.replace("_", "-"): recipe
     for recipe in (
-        *(nofed, fedsgd, fedavg, fedprox, feddane, feddist, feddws, fedcurv, reptile, maml, fomaml, meta),
+        *(nofed, fedsgd, fedavg, fedprox, feddane, feddist, feddws, fedcurv, dp_fedavg, dp_fed_ls),
+        *(reptile, maml, fomaml, meta),
         *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, lg_fedavg, fedmes, hierarchical),
     )
 }

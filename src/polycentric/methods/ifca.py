@@ -21,7 +21,19 @@ from typing import Any, Literal
 
 from ..errors import require
 from ..learn import Choose, Train, candidates
-from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, recipe
+from ..method import (
+    Aggregate,
+    Average,
+    Center,
+    Everyone,
+    Exchange,
+    Mean,
+    Method,
+    NoPrivacy,
+    Privacy,
+    Select,
+    recipe,
+)
 from ..topology import Choice, Seeding, TrimmedSeeding
 
 
@@ -37,6 +49,7 @@ def ifca(
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
     center: Center = Average(),
+    privacy: Privacy = NoPrivacy(),
     **training: Any,
 ) -> Method:
     """IFCA with `k` centers; `training` are the arguments of `Train`.
@@ -51,6 +64,8 @@ def ifca(
         gradients: divide by all who take part, not by those who chose the center (the paper's gradient averaging).
         select: who takes part in a round.
         aggregate: `Mean()`, or a robust rule, which counts clients and not examples.
+        privacy: `Gaussian(clip, noise, least=2)`: clients choose among centers that are noised already, and every
+            center moves by a noised sum over a noised count; their choices are told to the centers and to nobody else.
     """
     require(first in ("random", "clustered"), f"first must be random or clustered, got {first!r}")
     require(
@@ -61,10 +76,16 @@ def ifca(
         not outliers or first == "clustered",
         f"outliers={outliers:g} is of the clustering in round 0, which first='random' has not: use first='clustered'",
     )
+    hidden = privacy.covers is not None
+    require(
+        not hidden or (first == "random" and not weighted and not gradients),
+        "privacy needs first='random', weighted=False and gradients=False: a first clustering reads what clients send, "
+        "and counts are noised",
+    )
     train = Train(**training)
-    topology = Choice(k, weighted, over_all=gradients)
+    topology = Choice(k, weighted, gradients, select.chance(1 << 20).rate if hidden else None)
     told: dict[str, Any] = {"receives": candidates(k), "tells": ("choice",), "unpack": (Choose(k),)}
-    exchange = Exchange((train,), topology, select, aggregate, center, **told)
+    exchange = Exchange((train,), topology, select, aggregate, center, privacy, **told)
     if first == "random":
         return Method.of("ifca", exchange)
     trimmed = TrimmedSeeding(k, rule=aggregate, outliers=outliers, weighted=weighted)

@@ -73,6 +73,26 @@ class AdaptiveProx(Term):
 
 
 @dataclass(frozen=True)
+class Ball(Term):
+    """No step leads farther than `radius` from the model received.
+
+        w  <-  start + (w - start) min(1, radius / |w - start|)
+
+    What a client sends is then short already, and a clip changes little.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        within(self, radius="> 0; try 1")
+
+    def correct(self, new: Tensor, row: Stacks, lr: Tensor | float) -> Tensor:
+        """Back to the ball."""
+        way = new - row["start"]
+        return row["start"] + way * (self.radius / way.square().sum().sqrt().clamp(min=self.radius))
+
+
+@dataclass(frozen=True)
 class Dane(Term):
     """<g - grad F_k(w), x>: the client's gradient is corrected to the mean gradient of all (FedDANE).
 
@@ -175,4 +195,5 @@ class Curvature(Term):
             )
 
 
+register(Term, "ball", Ball, short="radius")
 register(Term, "prox", Prox)

@@ -17,6 +17,7 @@ from ..language import register
 from ..learn import Learner, Value
 from ..stacks import Cohort, Stacks, View
 from ..stacks.draw import smallest, some_of, uniform
+from .accountant import Chance
 from .inclusion import arrive_first
 
 MANY = 100_000  # clients up to which everyone has a draw of their own, the smallest of which win
@@ -32,6 +33,10 @@ class Select(ABC):
     @abstractmethod
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Some of everyone."""
+
+    def chance(self, able: int) -> Chance:
+        """How a cohort is drawn of so many; a draw that gains no privacy counts as everyone."""
+        return Chance()
 
     def fitted(self, topology: Any) -> Select:
         """Itself, once the topology beside it is known; a `Topology`, which stands above this room."""
@@ -100,9 +105,18 @@ class Uniform(Select):
         require(one, "Uniform takes n or share: Uniform(n=10) or Uniform(share=0.1)")
         within(self, n=">= 1; try 10", share="(0, 1]; try 0.1")
 
+    def wanted(self, able: int) -> int:
+        """How many of so many."""
+        return self.n if self.n is not None else max(1, round((self.share or 0) * able))
+
+    def chance(self, able: int) -> Chance:
+        """So many of all, without replacement."""
+        n = self.wanted(able)
+        return Chance("fixed", n / able, n, able) if n < able else Chance()
+
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """The clients with the smallest draws, in order of their numbers; of very many, some by a permutation."""
-        wanted = self.n if self.n is not None else max(1, round((self.share or 0) * len(everyone)))
+        wanted = self.wanted(len(everyone))
         _warn_of_few(wanted, everyone)
         if len(everyone) > MANY and wanted * FEW <= len(everyone):
             return everyone[some_of(len(everyone), wanted, *everyone.key, "select")]
@@ -117,6 +131,10 @@ class Poisson(Select):
 
     def __post_init__(self) -> None:
         within(self, rate="(0, 1]; try 0.1")
+
+    def chance(self, able: int) -> Chance:
+        """Every client by itself."""
+        return Chance("poisson", self.rate) if self.rate < 1 else Chance()
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """A coin for every client."""

@@ -157,6 +157,7 @@ class SummaryForm(Form):
     simulated_seconds: float | None = None
     late: Count = 0
     epsilon: float | None = None
+    privacy: dict[str, str | Number] | None = None
     dropped: Count = 0
     attackers: Count = 0
     validation: dict[str, str | bool | Number] | None = None

@@ -36,6 +36,7 @@ from ..tasks.metric import better_of
 from .checkpoint import Tally
 from .evaluate import evaluate, optimistic
 from .folder import Folder
+from .guarantee import check_promise, so_far
 from .idle import warn_idle
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
@@ -175,6 +176,7 @@ class Run:
         began = time.monotonic()
         if self.state.round < self.settings.rounds:
             warn_idle(self)
+            check_promise(self)
         self.state = self.stored(self.state)
         self._tell("on_start")
         if not self.history:
@@ -253,6 +255,7 @@ class Run:
             row |= measure(now)
         if self.settings.unseen:
             row |= unseen(self, self.clients, self.federation.test).row(self)
+        row |= so_far(self)
         self.scores |= {"in_use": now.scores} if trips else {"in_use": now.scores, "initial": now.scores}
         judged = self._monitored(row) if "valid_micro_loss" in row else None  # what it cannot find, it says at once
         if trips and judged is not None:

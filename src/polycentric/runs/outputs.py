@@ -14,11 +14,11 @@ import torch
 
 from ..data.table_file import csv_text
 from ..errors import UsageError
-from ..parts.privacy import epsilon
 from ..round import Trip
 from .checkpoint import Checkpoint, columns
 from .evaluate import edge_scores
 from .folder import Folder, places_line
+from .guarantee import spent
 from .loop import Callback
 from .machine import versions
 from .metrics import participation, plain, share_below
@@ -100,7 +100,7 @@ def summary(run: Run) -> dict[str, Any]:
     if tuned is not None:  # and the share of clients that fine-tuning made worse
         after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))
         tuned |= plain({"share_worse": share_below(after, before)})
-    metrics = plain(run.metrics)
+    metrics, promise = plain(run.metrics), spent(run)
     if "alone" in run.scores:
         below = share_below(*(run.now.counted(run.scores[name]) for name in ("in_use", "alone")))
         metrics |= plain({"share_below_alone": below})
@@ -126,7 +126,8 @@ def summary(run: Run) -> dict[str, Any]:
         "simulated_seconds": run.tally.seconds,
         "late": run.tally.late,
         "participation": took_part(run),
-        "epsilon": spent(run),
+        "epsilon": None if promise is None else promise["epsilon"],
+        "privacy": promise,
         "dropped": run.tally.dropped,
         "attack": repr(run.clients.attack) if run.clients.attack else None,
         "attackers": int(run.clients.attackers.sum()),  # their scores count nowhere
@@ -155,13 +156,6 @@ def optimistic_scores(run: Run) -> dict[str, Any]:
 def took_part(run: Run) -> dict[str, Any] | None:
     """How often those who train took part, where there was a round."""
     return None if run.tally.took is None else participation(run.tally.took[run.now.trains].numpy()) or None
-
-
-def spent(run: Run) -> float | None:
-    """The epsilon that the rounds so far promise every client, at delta = m^-1.1; None: nothing is promised."""
-    rounds = max([run.state.round, *(row["round"] for row in run.history[-1:])])  # also those after the best one
-    rho = sum(exchange.privacy.rho for round in range(rounds) for exchange in run.method.at(round))
-    return epsilon(rho, max(2, run.federation.n_clients) ** -1.1) if 0 < rho < math.inf else None
 
 
 def clients_table(run: Run) -> str:

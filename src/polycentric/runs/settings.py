@@ -94,6 +94,12 @@ class Settings(BaseModel):
     target: float | None = option(
         None, "Stop once the test accuracy over all examples reaches this value.", gt=0, le=1, bound=False
     )
+    epsilon: float | None = option(
+        None, "Privacy budget: stop before the epsilon of a private method would be larger.", gt=0, bound=False
+    )
+    delta: float | None = option(
+        None, "The delta of a private method's guarantee. [default: m^-1.1 for m clients]", gt=0, lt=1, bound=False
+    )
     fine_tune: int = option(
         1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, le=1 << 20, bound=False
     )

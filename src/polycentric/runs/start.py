@@ -44,6 +44,7 @@ from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint, check_fits
 from .evaluate import evaluate
 from .folder import Folder, released_on_error
+from .guarantee import calibrated, delta_of
 from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
@@ -356,6 +357,8 @@ def prepared(
     ahead = FirstRound(method.at(0), first, settings.rounds, beside)
     clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
     refuse_idle(settings, federation, clients)
+    able, delta = len(clients.everyone(0)), delta_of(settings.delta, federation.n_clients)
+    method = calibrated(method, settings.rounds, able, delta)
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     return Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
 

@@ -51,5 +51,8 @@ class Patience:
 
 def rules(settings: Settings) -> tuple[Stop, ...]:
     """The rules that settings ask for."""
+    from .guarantee import Budget
+
     target, patience = settings.target, settings.patience
-    return ((Target(target),) if target is not None else ()) + ((Patience(patience),) if patience else ())
+    budget = (Budget(settings.epsilon),) if settings.epsilon is not None else ()
+    return budget + ((Target(target),) if target is not None else ()) + ((Patience(patience),) if patience else ())

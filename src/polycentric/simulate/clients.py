@@ -101,7 +101,7 @@ class Simulation:
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have training data and are not held out."""
         index, sizes, effort = self._able
-        return Cohort(index, sizes, effort, self.federation.n_clients, self.seed, round, turn)
+        return Cohort(index, sizes, effort, self.federation.n_clients, self.seed, round, turn, len(index))
 
     @cached_property
     def _able(self) -> tuple[Tensor, Tensor, Tensor]:

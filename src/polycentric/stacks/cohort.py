@@ -22,6 +22,7 @@ class Cohort:
     seed: int
     round: int
     turn: int = 0  # which exchange of the round
+    might: int | None = None  # clients that have data and train, drawn or not; None: all there are
     count: Tensor | None = None  # (cohort,) how much a client counts beside its examples; None: all the same
 
     def __len__(self) -> int:
@@ -36,6 +37,11 @@ class Cohort:
     def key(self) -> tuple[int, int, int]:
         """What random draws of the center start from. (Draws of a client leave out the turn.)"""
         return self.seed, self.round, self.turn
+
+    @property
+    def able(self) -> int:
+        """How many might take part."""
+        return self.n_clients if self.might is None else self.might
 
     @property
     def counts(self) -> Tensor:

@@ -11,6 +11,7 @@ on wrapping 64-bit integers: the same bits on every device.
 """
 
 import math
+import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,14 @@ def normal(*key: Key) -> Tensor:
     """Standard normal, float64 (Box and Muller)."""
     radius = (-2 * uniform(*key, "radius").log()).sqrt()
     return radius * (2 * torch.pi * uniform(*key, "angle")).cos()
+
+
+def secret_normal(n: int) -> Tensor:
+    """Standard normal, float64, from the operating system's generator: nobody can draw them again (Box and Muller)."""
+    words = torch.frombuffer(bytearray(secrets.token_bytes(16 * n)), dtype=torch.int64)
+    radius, angle = ((_shifted(words, 11).double() + 0.5) / (1 << 53)).view(2, n)
+    found: Tensor = (-2 * radius.log()).sqrt() * (2 * torch.pi * angle).cos()
+    return found
 
 
 def shuffled(segment: Tensor, *key: Key) -> Tensor:

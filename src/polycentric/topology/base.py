@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from ..parts.privacy import Weighs as Weighs
 from ..stacks import Cohort, Layout, Links, Mixing, Stacks, View
 
 if TYPE_CHECKING:
@@ -64,7 +65,13 @@ class Topology(ABC):
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
     greets: bool = False  # True: the exchange only finds a place for newcomers, so whoever is scored takes part too
     reads_updates: bool = False  # True: who belongs where is found from what clients send
+    sealed: tuple[str, ...] = ()  # names that tell which one center hears a client, and move nothing else
     line: str = ""  # who averages with whom, where that can be said without knowing the clients
+
+    @property
+    def weighs(self) -> Weighs:
+        """What clients count by in a mean: their examples, one each, or one each over a fixed number."""
+        return "examples"
 
     @property
     def geometry(self) -> Geometry | None:

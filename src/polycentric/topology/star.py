@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import within
+from ..errors import require, within
 from ..stacks import Cohort, Mixing, Stacks
-from .base import Topology
+from .base import Topology, Weighs
 
 
 @dataclass(frozen=True)
@@ -15,26 +15,39 @@ class Star(Topology):
 
     `equal`: every client counts the same, instead of by its examples. `denominator`: a fixed divisor; what
     the row then lacks of one stays with the center (unbiased under Poisson sampling, and needed for client-level
-    privacy where who came is a secret: a mean over those who came then has no bounded sensitivity).
+    privacy where who came is a secret: a mean over those who came then has no bounded sensitivity). `expected`: the
+    same, as a share of all clients that might take part.
     """
 
     equal: bool = False
     denominator: float | None = None
+    expected: float | None = None
 
     def __post_init__(self) -> None:
-        within(self, denominator="> 0; try the number of clients you expect")
+        within(self, denominator="> 0; try the number of clients you expect", expected="(0, 1]; try 0.1")
+        one = self.denominator is None or self.expected is None
+        require(one, "Star takes a denominator, or the share of clients that is expected; leave one of them out")
+
+    @property
+    def weighs(self) -> Weighs:
+        """By what the mean divides."""
+        return "fixed" if self.denominator or self.expected else "clients" if self.equal else "examples"
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """One row: by data size, equal, or over a fixed denominator."""
         center = torch.zeros(len(cohort), dtype=torch.int64)
-        if self.denominator is not None:
-            return Mixing.scatter(center, 1, cohort.counts / self.denominator, "keep")
+        if self.denominator is not None or self.expected is not None:
+            fixed = self.denominator or (self.expected or 1) * cohort.able
+            return Mixing.scatter(center, 1, cohort.counts / fixed, "keep")
         return Mixing.scatter(center, 1, cohort.counts if self.equal else cohort.weights)
 
     def words(self, n_clients: int) -> str:
         """A mean, or a sum over a number."""
         if self.denominator is not None:
             return f"one center: the sum of what clients send over {self.denominator:g}; all receive the same model"
+        if self.expected is not None:
+            part = f"{self.expected:.3g} of their number"
+            return f"one center: the sum of what clients send over {part}; all receive the same model"
         return f"one center: the mean by {'clients' if self.equal else 'examples'}; all receive the same model"
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import within
 from ...parts.select import Select
 from ...stacks import Cohort, Layout, Links, Mixing, Stacks
-from ..base import Direction, Wires, nothing
+from ..base import Direction, Weighs, Wires, nothing
 from .assignment import ByDistance, Clustered, clipped
 
 
@@ -20,16 +20,28 @@ class Choice(Clustered):
 
     up: the mean of those who chose a center, by clients or (`weighted`) by examples. `over_all`: divided by all who
     take part, so that a center moves by the share of clients that chose it (the paper's gradient averaging).
-    There are never more centers than clients; candidates beyond are the last one again, never win and are not sent.
+    `expected`: a sum over a fixed number, that share of the clients, for a privacy part that counts by itself. There
+    are never more centers than clients; candidates beyond are the last one again, never win and are not sent.
     """
 
     k: int
     weighted: bool = False
     over_all: bool = False
+    expected: float | None = None
     independent_init = True
 
     def __post_init__(self) -> None:
-        within(self, k=">= 1")
+        within(self, k=">= 1", expected="(0, 1]; try 0.1")
+
+    @property
+    def weighs(self) -> Weighs:
+        """By examples, clients, or over a fixed number."""
+        return "fixed" if self.expected else "examples" if self.weighted else "clients"
+
+    @property
+    def sealed(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Over a fixed number, a choice moves one center by one client, whichever it is."""
+        return ("choice",) if self.expected else ()
 
     @property
     def whole(self) -> bool:  # type: ignore[override]
@@ -68,6 +80,8 @@ class Choice(Clustered):
         """One-hot columns."""
         place, k = memory["assignment"].cpu()[cohort.index], self.n_centers(cohort.n_clients)
         weight = self.weights(cohort)
+        if self.expected:
+            return Mixing.scatter(place, k, cohort.counts / (self.expected * cohort.able), "keep")
         if self.over_all:
             return Mixing.scatter(place, k, weight / weight.sum().clamp(min=1e-300), "keep")
         return Mixing.scatter(place, k, weight)

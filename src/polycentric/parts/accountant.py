@@ -1,0 +1,182 @@
+"""What releases promise: an epsilon for a delta, and the noise that an epsilon asks for.
+
+    release      a sum to which everybody adds at most one unit, plus normal noise of standard deviation z
+    epsilon      of all releases together, (epsilon, delta)-differential privacy
+
+Who could have been there matters as much as the noise. Two federations are *neighbours* if they differ in one member
+(a client, or one example of a client); what a member adds is at most one unit long:
+
+    zero         the member is in both and adds nothing in one of them. Who takes part, and how much everybody counts,
+                 is no secret, so drawing a cohort gains nothing.
+    add          the member is missing in one of them. Everybody takes part by a coin of their own (`Poisson`), and the
+                 sum is divided by a fixed number; the draw is secret, and that is worth much.
+    replace      another member stands in its place, so the sum moves by up to two units. A cohort of fixed size
+                 is drawn.
+
+Without sampling the exact epsilon of T releases is that of one with noise z / sqrt(T) (Balle and Wang, ICML 2018). With
+sampling the numbers are those of the library dp-accounting: by privacy loss distributions ("pld", Poisson only), or by
+Renyi differential privacy ("rdp"). All are upper bounds; exact and pld are tight.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ..errors import require
+
+Accountant = Literal["pld", "rdp"]
+Neighbours = Literal["zero", "add", "replace"]
+FINE, COARSE = 1e-4, 1e-3  # grids: of the last word, and of what is asked for again and again
+LARGE = 50.0  # an epsilon beyond which nothing is promised that is worth the time of a tight bound
+WORDS = {
+    "zero": "the update of one {unit} is zero in one of the two; who takes part is no secret",
+    "add": "one {unit} is missing in one of the two; who takes part is secret",
+    "replace": "one {unit} is another in one of the two; who takes part is secret",
+}
+
+
+class Chance(NamedTuple):
+    """How a cohort is drawn."""
+
+    kind: Literal["all", "poisson", "fixed"] = "all"
+    rate: float = 1.0  # of every member, to take part
+    n: int = 0  # fixed: so many
+    of: int = 0  # of so many
+
+
+class Release(NamedTuple):
+    """Something that is told, `times` times over."""
+
+    noise: float  # standard deviation over how far one member moves the sum; 0: nothing is hidden
+    chance: Chance = Chance()
+    neighbours: Neighbours = "zero"
+    times: int = 1
+
+
+def epsilon(
+    releases: Sequence[Release],
+    delta: float,
+    accountant: Accountant = "pld",
+    *,
+    grid: float = FINE,
+    orders: Sequence[float] | None = None,
+) -> float:
+    """The epsilon that these releases together promise at delta; infinite where nothing is promised.
+
+    Arguments:
+        accountant: "pld", the tight one where there is one; "rdp": of Renyi's orders.
+        grid: of privacy losses; a coarser one is quicker and gives a little more, never less.
+        orders: of Renyi's divergence; None: those of dp-accounting.
+
+    >>> round(epsilon([Release(1.0)], 1e-5), 3)
+    4.377
+    """
+    require(0 < delta < 1, f"delta must be in (0, 1), got {delta}; try 1e-5")
+    there = tuple(release for release in _agreed(releases) if release.times)
+    if not there or any(release.noise <= 0 for release in there):
+        return math.inf if there else 0.0
+    plain = _exact(math.fsum(release.times / release.noise**2 for release in there) ** -0.5, delta)
+    if all(release.chance.kind == "all" for release in there):
+        return plain
+    # Whoever is drawn less often is never told more of: what holds without sampling holds with it.
+    found = min(plain, _accounted(there, delta, "rdp", FINE, tuple(orders) if orders else None))
+    tight = accountant == "pld" and found < LARGE and there[0].neighbours != "replace"
+    return min(found, _accounted(there, delta, "pld", grid, None)) if tight else found
+
+
+def named(releases: Sequence[Release], found: float) -> str:
+    """By what an epsilon was found: "exact", "pld" or "rdp"."""
+    there = _agreed(releases)
+    if all(release.chance.kind == "all" for release in there):
+        return "exact"
+    return "rdp" if there[0].neighbours == "replace" or found >= LARGE else "pld"
+
+
+def noise_for(target: float, delta: float, releases: Callable[[float], Sequence[Release]]) -> float:
+    """The least noise, to one part in 1,000, with which `releases(noise)` promise the target epsilon at delta.
+
+    >>> round(noise_for(4.3772, 1e-5, lambda noise: [Release(noise)]), 2)
+    1.0
+    """
+    require(target > 0 and not math.isnan(target), f"epsilon must be positive, got {target}; try 8")
+
+    def enough(noise: float) -> bool:
+        return epsilon(releases(noise), delta, grid=COARSE) <= target
+
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, 2 * high
+        require(
+            high < 1 << 20,
+            f"epsilon={target:g} at delta={delta:.3g} cannot be met by any noise up to a million: use a larger "
+            "epsilon, fewer rounds, or more clients",
+        )
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _agreed(releases: Sequence[Release]) -> tuple[Release, ...]:
+    """The releases read in one way: where they have other neighbours than each other, none gains by its sampling."""
+    kinds = {release.neighbours for release in releases}
+    if kinds <= {"zero", "add"} or len(kinds) <= 1:
+        return tuple(releases)
+    # Told of a sum that a replaced member moves twice as far: its noise was halved for that.
+    back = {"replace": 2.0}
+    return tuple(Release(back.get(r.neighbours, 1.0) * r.noise, times=r.times) for r in releases)
+
+
+def _exact(noise: float, delta: float) -> float:
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+    with np.errstate(all="ignore"):  # beyond what float64 can tell apart, it is zero
+        return float(get_epsilon_gaussian(noise, delta))
+
+
+@lru_cache(maxsize=4096)
+def _accounted(
+    releases: tuple[Release, ...], delta: float, by: Accountant, grid: float, orders: tuple[float, ...] | None
+) -> float:
+    with _quiet():
+        return float(_counted(releases, by, grid, orders).get_epsilon(delta))
+
+
+@lru_cache(maxsize=4)
+def _counted(releases: tuple[Release, ...], by: Accountant, grid: float, orders: tuple[float, ...] | None) -> Any:
+    """The library's accountant of these releases; it may be large, so few are kept."""
+    import dp_accounting as dp
+    from dp_accounting import pld, rdp
+
+    related = dp.NeighboringRelation
+    relation = related.REPLACE_ONE if releases[0].neighbours == "replace" else related.ADD_OR_REMOVE_ONE
+    count: Any = (
+        rdp.RdpAccountant(orders, relation)
+        if by == "rdp"
+        else pld.PLDAccountant(relation, value_discretization_interval=grid)
+    )
+    for release in releases:
+        event: Any = dp.GaussianDpEvent(release.noise)
+        if release.chance.kind == "poisson":
+            event = dp.PoissonSampledDpEvent(release.chance.rate, event)
+        elif release.chance.kind == "fixed":
+            event = dp.SampledWithoutReplacementDpEvent(release.chance.of, release.chance.n, event)
+        count.compose(event, release.times)
+    return count
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's word about every order that it leaves out."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

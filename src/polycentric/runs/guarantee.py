@@ -1,0 +1,161 @@
+"""What a run promises its clients: releases counted from round 0, an epsilon so far, a budget, noise for an epsilon.
+
+Every exchange of a private method is a release; `parts.accountant` says what they come to together. Nothing is
+remembered for it: the rounds that are done say all, so an epsilon never falls, whatever is resumed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError, require
+from ..method import Exchange, Method
+from ..parts.accountant import COARSE, FINE, WORDS, Release, epsilon, named, noise_for
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+
+def delta_of(delta: float | None, n_clients: int) -> float:
+    """The delta of a guarantee: as set, or m^-1.1 for m clients."""
+    return max(2, n_clients) ** -1.1 if delta is None else delta
+
+
+def releases(method: Method, rounds: int, able: int) -> list[Release] | None:
+    """All that so many rounds tell of one client, equal releases counted together; None: something is not hidden."""
+    counted: Counter[Release] = Counter()
+    for exchange, times in _times(method, rounds):
+        if not exchange.sends + exchange.told:
+            continue
+        release = exchange.release(able)
+        if release is None:
+            return None
+        counted[release] += times
+    return [release._replace(times=times) for release, times in counted.items()]
+
+
+def _times(method: Method, rounds: int) -> Iterator[tuple[Exchange, int]]:
+    """Every exchange, and how many of the rounds have it."""
+    left = rounds
+    for number, (length, exchanges) in enumerate(method.phases):
+        last = number == len(method.phases) - 1
+        here = left if last else min(length, left)
+        yield from ((exchange, here) for exchange in exchanges if here)
+        left -= here
+
+
+def spent(run: Run, rounds: int | None = None, grid: float = FINE) -> dict[str, Any] | None:
+    """What the rounds so far promise every client; None: nothing is promised.
+
+    Rounds after the best one count too, where the run was stopped by its patience.
+    """
+    done = max([run.state.round, *(row["round"] for row in run.history[-1:])]) if rounds is None else rounds
+    told = releases(run.method, done, len(run.clients.everyone(0)))
+    if not told:
+        return None
+    delta = delta_of(run.settings.delta, run.federation.n_clients)
+    found = epsilon(told, delta, grid=grid)
+    kinds = {release.neighbours for release in told}
+    neighbours = kinds.pop() if len(kinds) == 1 else "zero"
+    return {
+        "epsilon": found,
+        "delta": delta,
+        "unit": "client",
+        "neighbours": neighbours,
+        "meaning": WORDS[neighbours].format(unit="client"),
+        "accountant": named(told, found),
+    }
+
+
+def so_far(run: Run) -> dict[str, float]:
+    """The epsilon of the rounds so far, for a line of metrics: quickly, and never below the last word."""
+    found = spent(run, run.state.round, COARSE)
+    return {} if found is None or not math.isfinite(found["epsilon"]) else {"epsilon": found["epsilon"]}
+
+
+def affordable(method: Method, rounds: int, budget: float, delta: float, able: int) -> bool:
+    """Whether so many rounds cost no more than a budget."""
+    told = releases(method, rounds, able)
+    return told is not None and epsilon(told, delta, grid=COARSE) <= budget
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Another round would cost more than the budget."""
+
+    epsilon: float
+
+    def reason(self, run: Run) -> str:
+        """Says after which round."""
+        delta, able = delta_of(run.settings.delta, run.federation.n_clients), len(run.clients.everyone(0))
+        last = run.state.round >= run.settings.rounds
+        if last or affordable(run.method, run.state.round + 1, self.epsilon, delta, able):
+            return ""
+        return f"one more round would cost more than epsilon {self.epsilon:g} at delta {delta:.3g}"
+
+
+def calibrated(method: Method, rounds: int, able: int, delta: float) -> Method:
+    """The method with the noise that its epsilon asks for over so many rounds."""
+    asked = {exchange.privacy.wants for exchange in method.exchanges} - {None}
+    if not asked:
+        return method
+    target = min(asked, key=lambda wanted: wanted or math.inf)
+    assert target is not None
+    require(len(asked) == 1, f"a method has one epsilon for all its exchanges, got {target:g} and others")
+    require(rounds >= 1, f"epsilon={target:g} is for the rounds of a run, and there are none: use rounds=1 or more")
+
+    def told(noise: float) -> list[Release]:
+        found = releases(with_noise(method, noise), rounds, able)
+        if found is None:
+            raise UsageError(f"epsilon={target:g} cannot be promised: {method.name} also sends what is not hidden")
+        return found
+
+    return with_noise(method, noise_for(target, delta, told))
+
+
+def with_noise(method: Method, noise: float) -> Method:
+    """The method with so much noise wherever an epsilon was asked for."""
+
+    def exchange(each: Exchange) -> Exchange:
+        return each if each.privacy.wants is None else replace(each, privacy=each.privacy.with_noise(noise))
+
+    phases = tuple((length, tuple(map(exchange, exchanges))) for length, exchanges in method.phases)
+    return replace(method, phases=phases)
+
+
+def check_promise(run: Run) -> None:
+    """Refuse a budget that acts on nothing or lasts for no round; say what makes a guarantee weaker than it looks."""
+    settings, method, able = run.settings, run.method, len(run.clients.everyone(0))
+    hides = bool(releases(method, 1, able))
+    for name in ("epsilon", "delta"):
+        require(
+            hides or getattr(settings, name) is None,
+            f"{name}={getattr(settings, name)} is of a privacy part, and {method.name} has none here: use dp-fedavg, "
+            'or --set "privacy=gaussian(clip=1, noise=1)", or leave it out',
+        )
+    if not hides:
+        return
+    delta = delta_of(settings.delta, run.federation.n_clients)
+    if delta >= 1 / max(able, 1):
+        warnings.warn(
+            f"delta={delta:.3g} is not below one in {able} clients, so it allows to publish one of them as a whole: "
+            f"use delta={max(able, 2) ** -1.1:.2g} or less",
+            stacklevel=4,
+        )
+    if any(e.topology.weighs == "examples" for e in method.exchanges if e.privacy.covers is not None):
+        warnings.warn(
+            "clients count by their examples, so how many each of them has is taken for public, and the largest "
+            "decides the noise: equal=True, or dp-fedavg, counts clients",
+            stacklevel=4,
+        )
+    budget = settings.epsilon
+    require(
+        budget is None or affordable(method, 1, budget, delta, able),
+        f"epsilon={budget} at delta={delta:.3g} does not last for one round: use more noise, or let it be found: "
+        f'--set "privacy=gaussian(clip=1, epsilon={budget})"',
+    )

@@ -1,0 +1,92 @@
+"""What a run promises: a budget that is never exceeded, an epsilon that never falls, and warnings where it is weak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polycentric as pc
+from polycentric import Gaussian, Poisson, Star, UsageError, dp_fedavg, fedavg
+from polycentric.method import Exchange, Method
+from polycentric.parts.accountant import Chance, Release, epsilon
+from polycentric.runs.guarantee import releases
+from support import Make, ready
+
+TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 1, "batch": 5}
+SIZES = (23, 7, 12, 4, 30, 9)
+
+
+def test_the_budget_ends_a_run_before_it_is_exceeded(blobs: Make) -> None:
+    method = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+    free = ready(method, blobs(SIZES), rounds=12, evaluate_every=1).go()
+    by_round = {row["round"]: row["epsilon"] for row in free.history[1:]}
+    budget = (by_round[5] + by_round[6]) / 2
+    run = ready(method, blobs(SIZES), rounds=12, evaluate_every=1, epsilon=budget).go()
+    assert run.state.round == 5
+    assert run.stopped == f"one more round would cost more than epsilon {budget:g} at delta 0.139"
+    assert run.summary()["epsilon"] <= budget
+    whole = ready(method, blobs(SIZES), rounds=12, epsilon=2 * by_round[12]).go()
+    assert whole.state.round == 12 and not whole.stopped
+
+
+def test_epsilon_is_the_same_after_a_resume_and_rises_with_the_rounds(tmp_path: Path, blobs: Make) -> None:
+    how: dict[str, Any] = {"clients": 12, "model": "logistic"}
+    method = {"method": "dp-fedavg", "federation": "digits", "set": {"share": 0.5, "noise": 2.0, "lr": 0.1}}
+    straight = pc.run(**method, rounds=6, **how)  # type: ignore[arg-type]
+    pc.run(**method, rounds=3, out=tmp_path / "run", **how)  # type: ignore[arg-type]
+    again = pc.resume(tmp_path / "run", rounds=6)
+    assert again.summary()["privacy"] == straight.summary()["privacy"]
+    shown = [row["epsilon"] for row in again.history[1:]]
+    assert shown == sorted(shown) and shown[-1] >= again.summary()["epsilon"]
+
+
+def test_phases_are_counted_each_with_its_own_noise() -> None:
+    def exchange(noise: float) -> Exchange:
+        return Exchange((pc.Train(),), Star(expected=0.2), Poisson(0.2), privacy=Gaussian(1.0, noise))
+
+    method = Method("two", ((3, (exchange(1.0),)), (1, (exchange(2.0), exchange(2.0)))))
+    chance = Chance("poisson", 0.2)
+    assert releases(method, 2, 10) == [Release(1.0, chance, "add", 2)]
+    assert releases(method, 5, 10) == [Release(1.0, chance, "add", 3), Release(2.0, chance, "add", 4)]
+    assert releases(fedavg(), 5, 10) is None
+    mixed = Method("half", ((3, (exchange(1.0),)), (1, fedavg().exchanges)))
+    assert releases(mixed, 3, 10) and releases(mixed, 4, 10) is None  # one bare round, and nothing is promised
+
+
+def test_delta_is_told_and_one_in_clients_is_warned_of(blobs: Make) -> None:
+    method = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+    run = ready(method, blobs(SIZES), rounds=2, delta=0.01).go()
+    told = run.summary()["privacy"]
+    assert told["delta"] == 0.01 and told["neighbours"] == "add" and "one client is missing" in told["meaning"]
+    assert told["epsilon"] == pytest.approx(epsilon([Release(2.0, Chance("poisson", 0.5), "add", 2)], 0.01))
+    with pytest.warns(UserWarning, match=r"delta=0.5 is not below one in 6 clients.*use delta=0.14 or less"):
+        ready(method, blobs(SIZES), rounds=1, delta=0.5).go()
+
+
+def test_examples_as_weights_are_told_to_be_public(blobs: Make) -> None:
+    with pytest.warns(UserWarning, match="how many each of them has is taken for public"):
+        ready(fedavg(privacy=Gaussian(1.0, 1.0), **TRAINING), blobs(SIZES), rounds=1).go()
+
+
+@pytest.mark.parametrize(
+    ("method", "how", "message"),
+    [
+        (
+            fedavg(),
+            {"epsilon": 1.0},
+            "epsilon=1.0 is of a privacy part, and fedavg has none here: use dp-fedavg",
+        ),
+        (fedavg(), {"delta": 0.1}, "delta=0.1 is of a privacy part"),
+        (
+            fedavg(equal=True, privacy=Gaussian(1.0, 0.1)),
+            {"epsilon": 0.1},
+            "does not last for one round: use more noise, or let it be found",
+        ),
+        (dp_fedavg(epsilon=1.0), {"rounds": 0}, "is for the rounds of a run, and there are none"),
+    ],
+)
+def test_promises_that_cannot_be_kept_are_refused(method: Method, how: Any, message: str, blobs: Make) -> None:
+    with pytest.raises(UsageError, match=message):
+        ready(method, blobs(SIZES), **{"rounds": 1} | how).go()
