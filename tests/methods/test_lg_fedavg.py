@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -175,7 +179,7 @@ def test_a_step_against_an_adversary_is_that_of_the_difference(executor: str, bl
     federation, strength, lr = attributed(blobs((9,))), 0.7, 0.05
     prepared = ready(lg_fedavg(adversary=strength, lr=lr, batch=None), federation, executor=executor)
     task, (x, y, z) = prepared.clients.task, (federation.train.x, federation.train.y, federation.train.protected)
-    net = task.loaded({n: r[0] for n, r in task.start().items()}).train()
+    net = copy.deepcopy(task.module)
 
     def attribute() -> Tensor:
         h = net.model.relu1(net.model.dense1(x))
@@ -252,8 +256,6 @@ def test_where_convolutions_are_shared_the_representation_is_what_the_classifier
 
 
 def _conv(shape: tuple[int, ...], n_outputs: int) -> nn.Module:
-    from collections import OrderedDict
-
     layers = OrderedDict(conv1=nn.Conv2d(3, 2, 3), flatten=nn.Flatten(), head=nn.Linear(2 * 12 * 12, n_outputs))
     return nn.Sequential(layers)
 
@@ -367,3 +369,58 @@ def test_the_model_of_a_client_is_fine_tuned_without_the_adversary(blobs: Make) 
 
     train = trainer_of(lg_fedavg(adversary=2.0, **TRAINING))
     assert type(train) is Train and train.trains == ("model", "local")
+
+
+def test_where_clients_have_one_value_each_an_adversary_learns_nothing_and_that_is_said(blobs: Make) -> None:
+    federation = attributed(blobs())
+    alone = replace(federation, train=replace(federation.train, protected=federation.train.owner % 2))
+    with pytest.warns(UserWarning, match="5 of 5 clients have examples of one value"):
+        ready(lg_fedavg(adversary=1.0, **TRAINING), alone, rounds=1).go()
+
+
+def test_the_attribute_comes_with_the_data_and_stays_with_its_examples() -> None:
+    x = np.arange(40.0, dtype=np.float32)[:, None].repeat(2, 1)
+    federation = pc.load(
+        pc.from_arrays(x, np.arange(40) % 2, protected=np.where(x[:, 0] > 25, "old", "new")), "iid", clients=4
+    )
+    assert federation.n_protected == 2
+    for split in (federation.train, federation.test, federation.train.of(2)):
+        assert split.protected is not None and torch.equal(split.protected == 1, split.x[:, 0] > 25)
+    tiled = federation.tiled(9).train.protected
+    assert tiled is not None and torch.equal(tiled, federation.train.protected)
+
+
+def test_a_run_that_hides_an_attribute_goes_on_and_its_models_leave_without_the_adversary(
+    tmp_path: Path, blobs: Make
+) -> None:
+    federation = attributed(blobs(dtype=torch.float32))
+    method = lg_fedavg(adversary=1.0, warm_up=1, **TRAINING)
+    ended = pc.run(method, federation, model="mlp", rounds=2, out=tmp_path / "run")
+    assert not [n for n, _ in ended.model_of(client=0).named_parameters() if "auxiliary" in n]
+    ended.export(client=0, out=tmp_path / "out")
+    opened = pc.open(tmp_path / "run", examples=False)
+    found = opened.predict(federation.test.x[:3].numpy(), client=0).outputs
+    mine = ended.model_of(client=0)(federation.test.x[:3]).detach()
+    torch.testing.assert_close(found, mine.double(), rtol=1e-5, atol=1e-6)
+    flipped = replace(federation, train=replace(federation.train, protected=1 - federation.train.protected))
+    with pytest.raises(UsageError, match="not the protected attribute that the run was started with"):
+        pc.resume(tmp_path / "run", federation=flipped, rounds=3)
+
+
+def test_the_command_says_how_an_unseen_device_is_served(say: Any, tmp_path: Path) -> None:
+    words = [
+        "--data",
+        "digits",
+        "--clients",
+        "4",
+        "--rounds",
+        "1",
+        "--set",
+        "shares=head.*",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    told = say("run", "lg-fedavg", *words, "--unseen", "--quiet")
+    assert told.code == 0 and any("never seen: average " in line and ", vote " in line for line in told.lines)
+    wrong = say("run", "lg-fedavg", *words[:-1], str(tmp_path / "s"), "--set", "adversary=1")
+    assert wrong.code == 2 and "no protected attribute" in wrong.err

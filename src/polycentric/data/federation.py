@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require
 
+MOST_VALUES = 1000  # of a protected attribute
 Kind = Literal["classes", "labels", "numbers"]  # one of several classes; any of several labels; numbers
 Inputs = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of several inputs that lie end to end in one row
 
@@ -171,13 +172,13 @@ class Federation:
     @property
     def n_protected(self) -> int:
         """Values that the protected attribute of an example may have, 0 and up; 0: it is not known."""
-        values = self.train.protected
-        if values is None or not len(values):
+        parts = [s.protected for s in (self.train, self.valid, self.test) if s.protected is not None and len(s)]
+        if self.train.protected is None or not parts:
             return 0
-        low, high = int(values.min()), int(values.max())
-        good = 0 <= low and high < len(values)
+        low, high = min(int(z.min()) for z in parts), max(int(z.max()) for z in parts)
+        good = 0 <= low and high < MOST_VALUES
         require(
-            good, f"data '{self.name}': values of the protected attribute run from {low} to {high}: number them 0, 1"
+            good, f"data '{self.name}': a protected attribute is a number from 0 up, not {low} to {high}: renumber it"
         )
         return high + 1
 

@@ -210,6 +210,14 @@ def identity(made: Run, threads: int | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _attribute(made: Run) -> dict[str, str]:
+    """A digest of the protected attribute, where it is learned from besides x and y, and here."""
+    values = made.federation.train.protected
+    if not made.clients.task.auxiliary or values is None or made.federation.absent:
+        return {}
+    return {"protected attribute": hashlib.sha256(values.contiguous().cpu().numpy().data).hexdigest()[:16]}
+
+
 def environment(made: Run) -> dict[str, Any]:
     """What a number depends on besides the settings."""
     threads = torch.get_num_threads()
@@ -226,6 +234,7 @@ def environment(made: Run) -> dict[str, Any]:
         "clock": repr(made.clock),
         "attack": repr(made.clients.attack),
         "identity": identity(made, threads),
+        **_attribute(made),
     }
 
 
@@ -238,7 +247,7 @@ def check_the_same(made: Run, folder: Folder) -> str:
             f"{was.get('fingerprint')}): restore them, or start a new run"
         )
     same = {"parameters": made.clients.task.width, "method": repr(made.method)}
-    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
+    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock), **_attribute(made)}
     for what, now in same.items():
         if was.get(what, now) != now:
             again = "restore its config.json and the files it names, or start a new run"

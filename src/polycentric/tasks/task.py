@@ -242,7 +242,7 @@ class Task:
         missing = module.load_state_dict(self.parameters(row), strict=False)
         if missing.unexpected_keys:
             raise UsageError(f"the model has no parameter {missing.unexpected_keys[0]}")
-        return module.eval()
+        return (module.model if isinstance(module, WithAuxiliary) else module).eval()  # the second one stays at home
 
 
 def side_by_side(found: object) -> Tensor:
