@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     )
 
     # isort: split
-    from .methods import fedsgd, fesem, fomaml, gate, hierarchical, ifca, maml, matcha, meta, mocha, mtl, nofed, reptile
+    from .methods import fedsgd, fesem, fomaml, gate, hierarchical, ifca, lg_fedavg, maml, matcha, meta, mocha, mtl
 
     # isort: split
-    from .methods import tkm
+    from .methods import nofed, reptile, tkm
     from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .parts.attack import Collusion, Honest, InnerProduct, LabelFlip, LargeNorm, LittleIsEnough, NotANumber
 
@@ -82,7 +82,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "from_frame load",
     "learn": "Looped Stacked Train",
     "methods": "METHODS cfl dp_fed_ls dp_fedavg dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox "
-    "fedsgd fesem fomaml gate hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
+    "fedsgd fesem fomaml gate hierarchical ifca lg_fedavg maml matcha meta mocha mtl nofed reptile tkm",
     "parts.aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
     "parts.attack": (
         "Collusion Honest InnerProduct LabelFlip LargeNorm LittleIsEnough NotANumber OneCoordinate SameValue SignFlip "
@@ -153,5 +153,6 @@ __all__ += ["SmallWorld", "SoftThreshold", "Stacked", "Stale", "Star", "StarGrap
 __all__ += ["Torus", "Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "Zeros", "cfl", "check_data"]
 __all__ += ["choose_k", "compare", "dp_fed_ls", "dp_fedavg", "dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane"]
 __all__ += ["feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml", "from_arrays", "from_dataset"]
-__all__ += ["from_frame", "gate", "hierarchical", "ifca", "join_ranks", "layers", "load", "maml", "matcha", "meta"]
-__all__ += ["metropolis", "mocha", "mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm", "tracker"]
+__all__ += ["from_frame", "gate", "hierarchical", "ifca", "join_ranks", "layers", "lg_fedavg", "load", "maml", "matcha"]
+__all__ += ["meta", "metropolis", "mocha", "mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]
+__all__ += ["tracker"]

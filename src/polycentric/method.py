@@ -59,6 +59,7 @@ class Exchange:
     sums: tuple[str, ...] = ()  # of these, names that every center adds up, with weights of one, instead of averaging
     tells: tuple[str, ...] = ()  # names that go up, are read by select and topology, and never mixed
     holds: Mapping[str, Held] = field(default_factory=dict)  # what centers hold beside the model, at the beginning
+    keeps: tuple[str, ...] = ()  # of what comes down, names that are each client's own from then on
     unpack: tuple[Learner, ...] = ()  # makes a model of what was received, before training and before every score
 
     def __post_init__(self) -> None:
@@ -68,6 +69,8 @@ class Exchange:
         )
         if any(learner.hides for learner in self.chain):
             self._check_hidden()
+        absent = sorted(set(self.keeps) - set(self.receives))
+        require(not absent, f"{', '.join(absent)} cannot be kept: it does not come down, {', '.join(self.receives)} do")
         covered, extra = self.privacy.covers, self.privacy.extra
         for names, more in (("receives", extra.receives), ("sends", extra.sends)):
             there = getattr(self, names)
@@ -197,6 +200,10 @@ class Method:
             round -= rounds
         return self.phases[-1][1]
 
+    def in_use(self, round: int) -> Exchange:
+        """By which the models in use come: the last exchange but for those that hand on what clients then keep."""
+        return next(exchange for exchange in reversed(self.at(round)) if not exchange.keeps)
+
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Every exchange of every phase."""
@@ -231,7 +238,8 @@ class Method:
             for name, rows in start.items()
             if name in travels
         }
-        kept = {name: rows[:1].expand(n_clients, -1) for name, rows in start.items() if name not in travels}
+        own = start.keys() - travels | {name for e in self.exchanges for name in e.keeps}
+        kept = {name: rows[:1].expand(n_clients, -1) for name, rows in start.items() if name in own}
         memory: Stacks = {}
         for exchange in self.exchanges:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise

@@ -61,11 +61,27 @@ def test_phases_are_counted_each_with_its_own_noise() -> None:
 def test_delta_is_told_and_one_in_clients_is_warned_of(blobs: Make) -> None:
     method = dp_fedavg(select=Poisson(0.5), noise=2.0, **TRAINING)
     run = ready(method, blobs(SIZES), rounds=2, delta=0.01).go()
-    told = run.summary()["privacy"]
+    told = run.summary()["privacy"]["client"]
     assert told["delta"] == 0.01 and told["neighbours"] == "add" and "one client is missing" in told["meaning"]
     assert told["epsilon"] == pytest.approx(epsilon([Release(2.0, Chance("poisson", 0.5), "add", 2)], 0.01))
     with pytest.warns(UserWarning, match=r"delta=0.5 is not below one in 6 clients.*use delta=0.14 or less"):
         ready(method, blobs(SIZES), rounds=1, delta=0.5).go()
+
+
+def test_examples_are_counted_by_their_appearances_and_have_an_epsilon_of_their_own(blobs: Make) -> None:
+    hidden = fedavg(lr=0.1, epochs=3, batch=5, hide=pc.ExampleNoise(1.0, 4.0))
+    run = ready(hidden, blobs(SIZES), rounds=2).go()
+    told = run.summary()
+    n = int(run.clients.everyone(0).sizes.sum())
+    assert set(told["privacy"]) == {"example"} and told["privacy"]["example"]["delta"] == pytest.approx(n**-1.1)
+    assert told["epsilon"] == pytest.approx(epsilon([Release(4.0, times=6)], n**-1.1))
+    both = ready(dp_fedavg(select=Poisson(0.5), lr=0.1, hide=pc.ExampleNoise(1.0, 4.0)), blobs(SIZES), rounds=1).go()
+    assert set(both.summary()["privacy"]) == {"client", "example"}
+    gated = pc.gate(lr=0.1, epochs=1, hide=pc.ExampleNoise(1.0, 2.0))
+    assert ready(gated, blobs(SIZES), rounds=1).go().summary()["privacy"]["example"]["epsilon"] > 0
+    with pytest.warns(UserWarning, match="nothing is promised, and there is no epsilon"):
+        joint = pc.gate(lr=0.1, epochs=1, hide=pc.ExampleNoise(1.0, 2.0), joint=True)
+    assert ready(joint, blobs(SIZES), rounds=1).go().summary()["privacy"] is None
 
 
 def test_examples_as_weights_are_told_to_be_public(blobs: Make) -> None:

@@ -71,7 +71,8 @@ def batch_at(task: Task, split: Split, augment: Augment | None, index: Tensor, w
     else:
         index, key = unpack(index)
         x = augment(rows_at(split.x, index), key)
-    return Batch(task.inputs(x), task.targets(rows_at(split.y, index)), weight.to(task.dtype))
+    protected = None if split.protected is None or not task.auxiliary else rows_at(split.protected, index)
+    return Batch(task.inputs(x), task.targets(rows_at(split.y, index)), weight.to(task.dtype), protected)
 
 
 class BatchSchedule:

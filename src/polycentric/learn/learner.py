@@ -29,6 +29,11 @@ class UpdateSpec(NamedTuple):
     rule: Rule
     weight_decay: float = 0.0
     through_task: bool = False  # the objective reads params through the task only, and never a row as such
+    rates: tuple[tuple[str, float], ...] = ()  # (name, what the step of this name is multiplied by); others: 1
+
+    def rate(self, name: str) -> float:
+        """Of a name."""
+        return dict(self.rates).get(name, 1.0)
 
 
 Descent = Callable[[Objective, Stacks, Stacks, Tensor, UpdateSpec], Stacks]
@@ -63,7 +68,7 @@ def stepped(gradient: Stacks, params: Stacks, moments: Stacks, lr: Tensor, spec:
     for name, w in params.items():
         g = gradient[name] + spec.weight_decay * w if spec.weight_decay else gradient[name]
         step, after = spec.rule.update(g, moments_of(name, moments))
-        new[name] = torch.addcmul(w, step, lr, value=-1)  # one pass over the row
+        new[name] = torch.addcmul(w, step, lr, value=-spec.rate(name))  # one pass over the row
         new |= {f"{name}.{moment}": value for moment, value in after.items()}
     return new
 

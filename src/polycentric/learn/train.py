@@ -1,7 +1,7 @@
 """Local training: minibatch steps on the client's loss plus whatever terms a method adds.
 
 for every batch b:   g = grad [ mean loss on b  +  sum of terms ] + weight_decay w
-                     w <- w - lr_t update(g),      lr_t = lr decay^t in round t
+                     w <- w - lr_t update(g),      lr_t = lr decay^t in round t, with an lr for each name if need be
 at the end:          M <- inertia M + (1 - inertia) (w - start),      w <- start + M
 
 Where every example is to be hidden (`hide`), the gradient of the mean loss is that of DP-SGD (`parts.example_noise`):
@@ -52,6 +52,7 @@ class Train(Learner):
         part: the submodule whose loss is followed, such as "general"; empty: the whole model's.
         hide: `ExampleNoise(clip, noise)` hides every single example (DP-SGD; in the command
             `hide=dp-sgd(clip=1, noise=1)`); None: nothing is hidden.
+        rates: learning rates of names that have another than `lr`, as (name, rate).
     """
 
     lr: float = 0.1
@@ -67,6 +68,7 @@ class Train(Learner):
     trains: tuple[str, ...] | None = None
     part: str = ""
     hide: ExampleNoise | None = None
+    rates: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         require(0 <= self.lr <= LARGEST_FLOAT, f"lr must be >= 0, got {self.lr}; try 0.1")
@@ -85,6 +87,8 @@ class Train(Learner):
         require(0 <= self.inertia < 1, f"inertia must be in [0, 1), got {self.inertia}; try 0.9")
         good = 0 <= self.weight_decay <= LARGEST_FLOAT
         require(good, f"weight_decay must be >= 0, got {self.weight_decay}; try 1e-4")
+        for name, rate in self.rates:
+            require(0 <= rate <= LARGEST_FLOAT, f"the lr of {name} must be >= 0, got {rate}; try 0.1")
         bare = [type(term).__name__ for term in self.terms if self.hide is not None and not term.blind]
         require(
             not bare,
@@ -162,7 +166,8 @@ class Train(Learner):
         model = rows[names[0]]
         for term in self.terms:
             term.check(rows, self.lr * self.decay**cohort.round)
-        lr = torch.full((len(cohort),), self.lr * self.decay**cohort.round, dtype=model.dtype, device=model.device)
+        base = 1.0 if self.rates else self.lr  # every name then has a rate of its own
+        lr = torch.full((len(cohort),), base * self.decay**cohort.round, dtype=model.dtype, device=model.device)
         carry = {name: rows[name] for name in names} | {"lr": lr}
         for name in names:
             carry |= {f"{name}.{moment}": zero for moment, zero in self.rule.moments(rows[name]).items()}
@@ -183,11 +188,12 @@ class Train(Learner):
         params = {name: carry[name] for name in (self.trains or task.names)}
         beside = {name: carry[name] for name in ("lr", *(NOISE if self.hides else ()))}
         moments = {name: value for name, value in carry.items() if name not in params and name not in beside}
-        spec = UpdateSpec(self.rule, self.weight_decay, through_task=not self.terms)
+        rates = tuple((name, dict(self.rates).get(name, self.lr)) for name in params) if self.rates else ()
+        spec = UpdateSpec(self.rule, self.weight_decay, not self.terms, rates)
 
         def objective(params: Stacks) -> Tensor:
             here = row | params
-            loss = task.mean_loss(here, batch)
+            loss = self.loss(here, batch, task)
             for term in self.terms:
                 loss = loss + term.penalty(here)
             return loss
@@ -200,8 +206,13 @@ class Train(Learner):
             new = beside | client.descend(objective, params, moments, carry["lr"], spec)
         if "model" in params:
             for term in self.terms:
-                new["model"] = term.correct(new["model"], row, carry["lr"])
+                lr = carry["lr"] * spec.rate("model") if rates else carry["lr"]
+                new["model"] = term.correct(new["model"], row, lr)
         return new
+
+    def loss(self, row: Stacks, batch: Batch, task: Task) -> Tensor:
+        """What is minimised, beside the terms."""
+        return task.mean_loss(row, batch)
 
     def _hidden(self, carry: Stacks, params: Stacks, row: Stacks, batch: Batch, client: Client) -> Stacks:
         """The gradient of DP-SGD, and of the terms, which see no example; some examples at a time."""
@@ -217,7 +228,7 @@ class Train(Learner):
 
         at_once = self.hide.at_once(*self._room(task), len(batch.weight))
         total = torch.zeros_like(whole)
-        for x, y, weight in zip(*(torch.split(part, at_once) for part in batch), strict=True):
+        for x, y, weight in zip(*(torch.split(part, at_once) for part in batch[:3]), strict=True):
             total = total + self.hide.summed(client.gradients(loss, whole, x, y), weight)
         if self.hide.noise:
             total = total + self.hide.drawn(carry[NOISE[0]], carry[NOISE[1]], whole, examples_in(batch))

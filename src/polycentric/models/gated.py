@@ -114,7 +114,7 @@ class Gated:
 
     def __call__(self, module: nn.Module, made_for: MadeFor) -> nn.Module:
         """`general.*`, `private.*` and `gate.*`."""
-        shape, n_outputs, seed, symbols, kind = made_for
+        shape, n_outputs, seed, symbols, kind, *_ = made_for
         require(
             not symbols, "a gate weighs inputs, and the symbols of a text are no numbers: use other data, or fedavg"
         )

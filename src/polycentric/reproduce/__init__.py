@@ -13,6 +13,7 @@ from .fesem_table2 import FESEM_MATCHED, FESEM_TABLE2
 from .gate import GATE_TABLE
 from .hostile import HOSTILE
 from .how_many import HOW_MANY
+from .lg_fedavg import LG_FEDAVG
 from .matcha import MATCHA
 from .matching import MATCHING
 from .meta import META
@@ -20,7 +21,7 @@ from .mocha import MOCHA
 from .robust import ROBUST
 from .table import Claim, Row, Table, reproduce_table
 
-ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META, GATE_TABLE)
+ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META, LG_FEDAVG, GATE_TABLE)
 FESEM = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, MATCHING, HOW_MANY)
 MANY_CENTERS = (*FESEM, CFL_TABLE, ROBUST, HOSTILE)
 EDGES = (FEDMES,)

@@ -144,7 +144,7 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     tuned or stopped by it. With one center all three are the same. None where clients share no whole models:
     each is its own center, or keeps a part for itself.
     """
-    exchange = method.at(state.round)[-1]
+    exchange = method.in_use(state.round)
     own = exchange.topology.at_home or len(clients.task.names) > 1  # a second name is a client's own, kept or not
     if own or clients.federation.kind != "classes" or not len(split):
         return None
@@ -187,7 +187,7 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float | 
     """
     if not clients.task.layouts["model"].width:
         return None
-    exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
+    exchange, everyone = method.in_use(state.round), clients.everyone(state.round)
     everyone = everyone[~clients.attackers[everyone.index]]
     share = everyone.weights / everyone.weights.sum()
     squares, plain, mean = 0.0, torch.zeros(1), torch.zeros(1)
@@ -208,7 +208,7 @@ def consensus(method: Method, state: State, clients: Simulation) -> float | None
 
     In float64, some columns at a time.
     """
-    if not method.at(state.round)[-1].topology.at_home:
+    if not method.in_use(state.round).topology.at_home:
         return None
     rows, who = state.centers["model"], clients.everyone(state.round).index.to(state.centers["model"].device)
     squares = torch.zeros((), dtype=torch.float64, device=rows.device)
@@ -227,7 +227,7 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     if not _one_model(method, state, clients) or not len(split):
         return {}
     rows = state.centers["model"]
-    learned = method.at(state.round)[-1].topology.learned(state.memory)
+    learned = method.in_use(state.round).topology.learned(state.memory)
     if learned is not None and bool(learned.any()):
         rows = rows[learned.to(rows.device)]
     loss, predicted = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
@@ -248,7 +248,7 @@ def edge_scores(method: Method, state: State, clients: Simulation, split: Split)
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
     if not _one_model(method, state, clients) or not len(split) or clients.federation.kind != "classes":
         return None
-    down = method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model")
+    down = method.in_use(state.round).topology.down(state.memory, all_clients(clients, state), "model")
     receiver, sender, _ = down.links
     owner, everywhere, at_home = split.owner.cpu(), [], []
     for center, row in enumerate(state.centers["model"]):
@@ -271,7 +271,7 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
     that B asks for where they are many. No client's model is formed.
     """
     everyone = all_clients(clients, state)
-    down = method.at(state.round)[-1].topology.down(state.memory, everyone, "model")
+    down = method.in_use(state.round).topology.down(state.memory, everyone, "model")
     receiver, sender, weight = down.links
     weight = weight / down.total[receiver]
     table = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=down.shape).tocsr()
@@ -289,7 +289,7 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
 
 
 def _one_model(method: Method, state: State, clients: Simulation) -> bool:
-    exchange = method.at(state.round)[-1]
+    exchange = method.in_use(state.round)
     whole = not exchange.unpack and not state.kept.keys() & set(clients.task.names)
     return exchange.topology.averages and len(state.centers["model"]) > 1 and whole
 
@@ -310,7 +310,7 @@ def _predictions(
     method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None, part: str = ""
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(positions in the split, outputs of the model or a part of it there), every example of this rank's share once."""
-    exchange = method.at(state.round)[-1]
+    exchange = method.in_use(state.round)
     everyone = all_clients(clients, state)[split.sizes > 0]
     down = exchange.topology.down(state.memory, everyone, "model")
     personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1

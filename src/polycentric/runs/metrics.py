@@ -55,7 +55,7 @@ def lower_is_better(name: str) -> bool:
     >>> lower_is_better("valid_macro_rmse"), lower_is_better("micro_accuracy")
     (True, False)
     """
-    return any(word in name for word in ("loss", "rmse", "mae", "disagreement", "dissimilarity", "consensus"))
+    return any(word in name for word in ("loss", "rmse", "mae", "disagreement", "dissimilarity", "consensus", "probe"))
 
 
 @dataclass(frozen=True, eq=False)

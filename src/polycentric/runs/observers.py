@@ -26,6 +26,7 @@ from ..round import Trip
 from ..simulate.clients import Simulation
 from ..stacks.cohort import View
 from ..stacks.stack import Stacks
+from .attribute_probe import probed
 from .checkpoint import Tally
 from .evaluate import average, consensus, disagreement, dissimilarity, evaluate, histograms
 from .metrics import Scores
@@ -57,7 +58,7 @@ class Moment:
 
     def settled(self) -> Moment:
         """The same without its trips, which know the state before the round; what was found out stays."""
-        kept = ("scores", "average", "histograms")
+        kept = ("scores", "average", "histograms", "probe")
         found: dict[str, Any] = {name: self.__dict__[name] for name in kept if name in self.__dict__}
         after = replace(self, trips=())
         after.__dict__.update(found)
@@ -66,7 +67,7 @@ class Moment:
     @property
     def exchange(self) -> Exchange:
         """By which the models in use came."""
-        return self.method.at(self.state.round)[-1]
+        return self.method.in_use(self.state.round)
 
     def view(self, before: Stacks | None = None) -> View:
         """What the parts are shown; `before`: the memory before the round that has just ended."""
@@ -89,6 +90,11 @@ class Moment:
     def histograms(self) -> dict[str, float]:
         """How a gate, where there is one, divides the test examples."""
         return histograms(self.method, self.state, self.clients, self.clients.federation.test)
+
+    @cached_property
+    def probe(self) -> dict[str, float]:
+        """What a fresh classifier reads of a protected attribute in the representation, where a method has one."""
+        return probed(self.method, self.state, self.clients)
 
 
 Observer = Callable[[Moment], dict[str, Any]]
@@ -127,6 +133,11 @@ def averaged(now: Moment) -> dict[str, Any]:
     return now.average
 
 
+def attribute(now: Moment) -> dict[str, Any]:
+    """What the representation tells of a protected attribute."""
+    return now.probe
+
+
 def held_out(now: Moment) -> dict[str, Any]:
     """The scores of clients that never train."""
     if not now.clients.held_out:
@@ -157,4 +168,4 @@ def validated(now: Moment) -> dict[str, Any]:
 def observers(dissimilarity: bool = False) -> tuple[Observer, ...]:
     """What every run measures, in the order of a line of metrics.jsonl."""
     asked = (dissimilar,) if dissimilarity else ()
-    return (counts, in_use, shown, divided, averaged, held_out, consensus_of, *asked, validated)
+    return (counts, in_use, shown, divided, averaged, attribute, held_out, consensus_of, *asked, validated)

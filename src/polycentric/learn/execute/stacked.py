@@ -89,7 +89,9 @@ class Stacked(Executor):
         def one(client: Client, carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
             return learner.step(carry, row, batch, client)
 
-        take = vmap(partial(one, self.client), randomness="different")
+        def take(carry: Stacks, rows: Stacks, batch: Batch) -> Stacks:
+            return vmap(partial(one, self.client), (0, 0, batch.axes), randomness="different")(carry, rows, batch)
+
         gather = partial(batch_at, self.task, self.split, schedule.augment)
         in_place = self.client.descent is not None
         return Steps(learner, take, gather, schedule, in_place, self.few, partial(one, self.alone))
