@@ -59,7 +59,7 @@ def lg_fedavg(
     """
     require(warm_up >= 0, f"warm_up must be 0 rounds or more, got {warm_up}; 0 begins with shared and local parts")
     for name, strength in (("adversary", adversary), ("auxiliary", auxiliary)):
-        require(strength is None or 0 <= strength < 1e30, f"{name} must be >= 0, got {strength}; try 1")
+        require(strength is None or 0 <= strength < 1e30, f"{name} must be >= 0, got {strength}; try 0.1")
     require(adversary is None or auxiliary is None, "adversary and auxiliary do the opposite: choose one of them")
     training |= {} if local_lr is None else {"rates": (("local", local_lr),)}
     learn: tuple[Learner, ...] = (Train(**training),)
