@@ -6,16 +6,19 @@
 
 A mutant is the source tree with one operator, comparison or constant of one equation changed: + to -, * to /, a
 comparison to its negation, a constant to twice its value, min to max. Thresholds of memory and speed (whatever has a
-name in capitals), tolerances and guards against dividing by zero are left alone. It is run in a copy, against the tests
-of its room only, until the first of them fails: a mutant that fails none survives. A survivor is a test that is
-missing, or a change that changes nothing; reading it says which.
+name in capitals), tolerances, guards against dividing by zero, the sign of symmetric noise, the end of a loop where
+nothing changes any more (a difference from `last`) and how many are done at once (`NAME // ...`) are left alone. It is
+run in a copy, against the tests of its room only, until the first of them fails: a mutant that fails none survives. A
+survivor is a test that is missing, or a change that changes nothing; reading it says which.
 """
 
 import argparse
 import ast
 import os
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,6 +73,7 @@ BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mu
 COMPARE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 CALLS = {"round": "int", "max": "min", "min": "max", "argmin": "argmax", "argmax": "argmin", "sqrt": "exp"}
 TINY = 1e-3  # constants below are tolerances
+MEMORY = 32 << 30  # bytes of addresses: a mutant that wants more fails its test, and not the machine
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.AnnAssign)  # messages, and fields with their types
 
 
@@ -98,6 +102,8 @@ def _inside(nodes: list[ast.stmt]) -> Iterator[ast.expr]:
             continue
         if isinstance(node, ast.expr) and changeable(node) and not left_alone(node):
             yield node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and ast.unparse(node.left).isupper():
+            continue
         divisor = "1.0" if _called(node) == "where" else ""  # where(x > 0, x, 1.0): what is divided by, if not by zero
         todo += reversed([part for part in ast.iter_child_nodes(node) if ast.unparse(part) != divisor])
 
@@ -112,7 +118,13 @@ def _called(node: ast.AST) -> str:
 
 
 def left_alone(node: ast.expr) -> bool:
-    """Whether it is about memory and speed (a name in capitals), adds a tolerance, or is max(1, ...)."""
+    """Whether it is about memory and speed (a name in capitals), adds a tolerance or noise, or is max(1, ...)."""
+    other = node.comparators[0] if isinstance(node, ast.Compare) else getattr(node, "right", None)
+    if isinstance(other, ast.Name) and other.id == "last":
+        return True  # a loop that ends where nothing changes any more could as well go on
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        if any(_called(part) == "normal" for part in ast.walk(node.right)):  # symmetric: as good subtracted
+            return True
     if any(isinstance(part, ast.Name) and part.id.isupper() and len(part.id) > 1 for part in ast.walk(node)):
         return True
     near = [node] if isinstance(node, ast.Compare) else [node, *ast.iter_child_nodes(node)]
@@ -148,7 +160,7 @@ def changed(node: ast.expr) -> None:
 
 
 def outcome(name: str, text: str, copy: Path, seconds: float) -> str:
-    """What the room's tests say about a mutant: noticed, SURVIVES, or too slow, which counts as noticed."""
+    """What the room's tests say about a mutant: noticed, SURVIVES, or too slow or large, which count as noticed."""
     target = copy / "polycentric" / name
     original = target.read_text(encoding="utf-8")
     target.write_text(text, encoding="utf-8")
@@ -161,6 +173,8 @@ def outcome(name: str, text: str, copy: Path, seconds: float) -> str:
         return "too slow"
     finally:
         target.write_text(original, encoding="utf-8")
+    if done.returncode == -signal.SIGKILL:  # by the system, which has no memory left
+        return "too large"
     if done.returncode not in (0, 1, 2):  # 1: a test fails; 2: it cannot even be imported
         raise SystemExit(f"pytest says {done.returncode}:\n{done.stdout.decode()}{done.stderr.decode()}")
     return "noticed" if done.returncode else "SURVIVES"
@@ -219,6 +233,7 @@ def main() -> None:
         return
     if 0 < given.sample < len(found):
         found = sorted(random.Random(given.seed).sample(found, given.sample))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # also of those that are started
     with tempfile.TemporaryDirectory() as folder:
         said = every_outcome(found, Path(folder), given.jobs, given.timeout)
     counts = ", ".join(f"{said.count(word)} {word}" for word in sorted(set(said)))

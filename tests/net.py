@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 METHODS = (
     "nofed fedsgd fedavg fedprox feddane feddist feddws fedcurv reptile maml fomaml meta fesem tkm ifca cfl dpsgd "
-    "matcha dpa-sgd mtl mocha fedmes hierarchical"
+    "matcha dpa-sgd mtl mocha gate fedmes hierarchical"
 ).split()
 COMMON = "--data digits --partition dirichlet=0.5 --clients 12 --rounds 3 --device cpu --evaluate-every 1".split()
 OWN: dict[str, list[str]] = {
@@ -43,6 +43,7 @@ OWN: dict[str, list[str]] = {
 # Runs beside every method under every executor: a name, and the words after `polycentric run`.
 CASES: dict[str, str] = {
     "kept layers": "fedavg --set cut=private(dense*)",
+    "hidden examples": "fedavg --set hide=dp-sgd(clip=1,noise=1)",
     "kept layers, fesem": "fesem --set k=2 --set select=uniform(n=6)",
     "uniform": "fedavg --set select=uniform(n=5) --set center=momentum(lr=1,beta=0.9)",
     "poisson": "fedavg --set select=poisson(rate=0.4) --set center=adam(lr=0.01)",

@@ -58,7 +58,7 @@ def rounds_of(method: Method, federation: Federation, rounds: int = 3, **how: An
     prepared = ready(method, federation, **how)
     states = [prepared.state]
     for _ in range(rounds):
-        states.append(run_round(method, states[-1], prepared.clients)[0])
+        states.append(run_round(prepared.method, states[-1], prepared.clients)[0])
     return states
 
 

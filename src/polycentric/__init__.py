@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     )
 
     # isort: split
-    from .methods import fedsgd, fesem, fomaml, hierarchical, ifca, maml, matcha, meta, mocha, mtl, nofed, reptile
+    from .methods import fedsgd, fesem, fomaml, gate, hierarchical, ifca, lg_fedavg, maml, matcha, meta, mocha, mtl
 
     # isort: split
-    from .methods import tkm
+    from .methods import nofed, reptile, tkm
     from .parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
     from .parts.attack import Collusion, Honest, InnerProduct, LabelFlip, LargeNorm, LittleIsEnough, NotANumber
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .parts.attack import OneCoordinate, SameValue, SignFlip, Stale, Zeros
     from .parts.before_rule import Bucketing, Clipping, NearestNeighbours, Quorum
     from .parts.denoise import JamesStein, Laplacian, SoftThreshold
+    from .parts.example_noise import ExampleNoise
     from .parts.objective import Ball, Curvature, Prox
     from .parts.optimizer import SGD, Adam, Average, Momentum
     from .parts.privacy import Gaussian
@@ -81,7 +82,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "from_frame load",
     "learn": "Looped Stacked Train",
     "methods": "METHODS cfl dp_fed_ls dp_fedavg dpa_sgd dpsgd fedavg fedcurv feddane feddist feddws fedmes fedprox "
-    "fedsgd fesem fomaml hierarchical ifca maml matcha meta mocha mtl nofed reptile tkm",
+    "fedsgd fesem fomaml gate hierarchical ifca lg_fedavg maml matcha meta mocha mtl nofed reptile tkm",
     "parts.aggregate": "GeometricMedian Krum Mean Median TrimmedMean",
     "parts.attack": (
         "Collusion Honest InnerProduct LabelFlip LargeNorm LittleIsEnough NotANumber OneCoordinate SameValue SignFlip "
@@ -89,6 +90,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     ),
     "parts.before_rule": "Bucketing Clipping NearestNeighbours Quorum",
     "parts.denoise": "JamesStein Laplacian SoftThreshold",
+    "parts.example_noise": "ExampleNoise",
     "parts.objective": "Ball Curvature Prox",
     "parts.optimizer": "SGD Adam Average Momentum",
     "parts.privacy": "Gaussian",
@@ -140,16 +142,17 @@ def __dir__() -> list[str]:
 
 __all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "Ball", "Bucketing", "ByCell", "Callback", "CellMap"]
 __all__ += ["CellRegions", "CellTable", "Cells", "Check", "Churn", "Classes", "Clipping", "Clusters", "Collusion"]
-__all__ += ["Complete", "Curvature", "Delays", "Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone", "Exchange"]
-__all__ += ["Exponential", "Federation", "Gaussian", "Geometric", "GeometricMedian", "Gossip", "Graph", "Honest", "Iid"]
-__all__ += ["InCells", "InnerProduct", "JamesStein", "KeepPrivate", "Krum", "LabelFlip", "Laplacian", "LargeNorm"]
-__all__ += ["LittleIsEnough", "Looped", "Lost", "Matchings", "Mean", "Median", "Method", "Metric", "Mixing", "Moment"]
-__all__ += ["Momentum", "Natural", "NearestNeighbours", "Normalised", "NotANumber", "OneCoordinate", "Overlap"]
-__all__ += ["PathGraph", "Physical", "Poisson", "Prox", "Quantity", "Quorum", "Ring", "RingCells", "Rotations", "Run"]
-__all__ += ["SameValue", "Settings", "Shards", "SignFlip", "Simulation", "SmallWorld", "SoftThreshold", "Stacked"]
-__all__ += ["Stale", "Star", "StarGraph", "State", "Stragglers", "Task", "Torus", "Train", "TrimmedMean", "TwoLevel"]
-__all__ += ["Uniform", "UsageError", "Zeros", "cfl", "check_data", "choose_k", "compare", "dp_fed_ls", "dp_fedavg"]
-__all__ += ["dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane", "feddist", "feddws", "fedmes", "fedprox", "fedsgd"]
-__all__ += ["fesem", "fomaml", "from_arrays", "from_dataset", "from_frame", "hierarchical", "ifca", "join_ranks"]
-__all__ += ["layers", "load", "maml", "matcha", "meta", "metropolis", "mocha", "mtl", "nofed", "open", "reptile"]
-__all__ += ["resume", "run", "run_round", "tkm", "tracker"]
+__all__ += ["Complete", "Curvature", "Delays", "Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone"]
+__all__ += ["ExampleNoise", "Exchange", "Exponential", "Federation", "Gaussian", "Geometric", "GeometricMedian"]
+__all__ += ["Gossip", "Graph", "Honest", "Iid", "InCells", "InnerProduct", "JamesStein", "KeepPrivate", "Krum"]
+__all__ += ["LabelFlip", "Laplacian", "LargeNorm", "LittleIsEnough", "Looped", "Lost", "Matchings", "Mean", "Median"]
+__all__ += ["Method", "Metric", "Mixing", "Moment", "Momentum", "Natural", "NearestNeighbours", "Normalised"]
+__all__ += ["NotANumber", "OneCoordinate", "Overlap", "PathGraph", "Physical", "Poisson", "Prox", "Quantity", "Quorum"]
+__all__ += ["Ring", "RingCells", "Rotations", "Run", "SameValue", "Settings", "Shards", "SignFlip", "Simulation"]
+__all__ += ["SmallWorld", "SoftThreshold", "Stacked", "Stale", "Star", "StarGraph", "State", "Stragglers", "Task"]
+__all__ += ["Torus", "Train", "TrimmedMean", "TwoLevel", "Uniform", "UsageError", "Zeros", "cfl", "check_data"]
+__all__ += ["choose_k", "compare", "dp_fed_ls", "dp_fedavg", "dpa_sgd", "dpsgd", "fedavg", "fedcurv", "feddane"]
+__all__ += ["feddist", "feddws", "fedmes", "fedprox", "fedsgd", "fesem", "fomaml", "from_arrays", "from_dataset"]
+__all__ += ["from_frame", "gate", "hierarchical", "ifca", "join_ranks", "layers", "lg_fedavg", "load", "maml", "matcha"]
+__all__ += ["meta", "metropolis", "mocha", "mtl", "nofed", "open", "reptile", "resume", "run", "run_round", "tkm"]
+__all__ += ["tracker"]

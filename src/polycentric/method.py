@@ -59,6 +59,7 @@ class Exchange:
     sums: tuple[str, ...] = ()  # of these, names that every center adds up, with weights of one, instead of averaging
     tells: tuple[str, ...] = ()  # names that go up, are read by select and topology, and never mixed
     holds: Mapping[str, Held] = field(default_factory=dict)  # what centers hold beside the model, at the beginning
+    keeps: tuple[str, ...] = ()  # of what comes down, names that are each client's own from then on
     unpack: tuple[Learner, ...] = ()  # makes a model of what was received, before training and before every score
 
     def __post_init__(self) -> None:
@@ -66,6 +67,10 @@ class Exchange:
         require(
             not unsent, f"{', '.join(unsent)} cannot be added up: only names that are sent can, {', '.join(self.sends)}"
         )
+        if any(learner.hides for learner in self.chain):
+            self._check_hidden()
+        absent = sorted(set(self.keeps) - set(self.receives))
+        require(not absent, f"{', '.join(absent)} cannot be kept: it does not come down, {', '.join(self.receives)} do")
         covered, extra = self.privacy.covers, self.privacy.extra
         for names, more in (("receives", extra.receives), ("sends", extra.sends)):
             there = getattr(self, names)
@@ -93,6 +98,31 @@ class Exchange:
         topology = self.topology
         refused = self.privacy.refuses(topology.weighs, bool(topology.sealed))
         require(not refused, f"{name}: {refused}")
+
+    def _check_hidden(self) -> None:
+        """Where training hides examples, nothing else that has seen them may be sent, or decide what is."""
+        sent = self.sends + self.told
+        for learner in self.unpack + self.chain:
+            bare = not learner.hides and (learner.writes is None or set(learner.writes) & set(sent))
+            require(
+                not bare,
+                f"hide hides examples in what training sends, but {type(learner).__name__} looks at them too, without "
+                "noise, for what is sent or trained: choose a method, a selection or settings without it, or leave "
+                "hide out",
+            )
+
+    def example_releases(self, sizes: Tensor) -> tuple[Release, ...] | None:
+        """What this exchange tells about one example of clients of these sizes, at most; None: nothing is promised.
+
+        Learners that do not hide examples write nothing that is sent (the exchange would have been refused), and what
+        they write is read by none that does, which reads only what it trains (`Train.release`).
+        """
+        hidden = [learner for learner in self.chain if learner.hides]
+        bare = {name for learner in self.chain if not learner.hides for name in learner.writes or ()}
+        mixed = bare and any(learner.writes is None or bare & set(learner.writes) for learner in hidden)
+        found = [learner.release(sizes) for learner in hidden]
+        told = tuple(each for each in found if each is not None)
+        return told if hidden and not mixed and len(told) == len(hidden) else None
 
     @property
     def chain(self) -> tuple[Learner, ...]:
@@ -170,6 +200,10 @@ class Method:
             round -= rounds
         return self.phases[-1][1]
 
+    def in_use(self, round: int) -> Exchange:
+        """By which the models in use come: the last exchange but for those that hand on what clients then keep."""
+        return next(exchange for exchange in reversed(self.at(round)) if not exchange.keeps)
+
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Every exchange of every phase."""
@@ -204,7 +238,8 @@ class Method:
             for name, rows in start.items()
             if name in travels
         }
-        kept = {name: rows[:1].expand(n_clients, -1) for name, rows in start.items() if name not in travels}
+        own = start.keys() - travels | {name for e in self.exchanges for name in e.keeps}
+        kept = {name: rows[:1].expand(n_clients, -1) for name, rows in start.items() if name in own}
         memory: Stacks = {}
         for exchange in self.exchanges:
             for name in {*exchange.sends, *exchange.holds}:  # zeros as wide as the model, unless it says otherwise

@@ -106,7 +106,8 @@ def visit(exchange: Exchange, received: Stacks, kept: Stacks, run: Executor, coh
     rows |= {"start": rows["model"]} if "model" in rows else {}
     for learner in exchange.chain:
         rows = rows | run(learner, rows, cohort)  # learn
-    mine = {name: rows[name] for name in kept}  # keep
+    passing = set(exchange.receives) - set(exchange.keeps)  # what comes down anew is nobody's own, unless it is to be
+    mine = {name: rows[name] for name in kept if name not in passing}  # keep
     rows = exchange.privacy.at_clients(rows)  # protect
     return {name: rows[name] for name in exchange.sends + exchange.told}, mine
 

@@ -113,6 +113,20 @@ def test_synthetic_is_the_same_for_a_client_whoever_else_is_there() -> None:
     assert int(sizes.min()) >= 50 and int(sizes.max()) <= 10_000
 
 
+def test_domains_are_one_function_seen_from_all_sides() -> None:
+    pool = sound(data.domains(4, examples=4000, apart=3.0, noise=0.0))
+    assert pool.client is not None and not pool.classes
+    torch.testing.assert_close(pool.y, pool.x.square().sum(1) / 4)
+    for k, mean in enumerate(((3, 0), (0, 3), (-3, 0), (0, -3))):
+        mine = pool.x[pool.client == k]
+        assert mine.mean(0).tolist() == pytest.approx(mean, abs=0.1) and mine.var(0).tolist() == pytest.approx(
+            [1, 1], abs=0.1
+        )
+    assert torch.equal(
+        data.domains(2, seed=1).x[:200], data.domains(4, seed=1).x[:200]
+    )  # the first stands where it did
+
+
 def test_synthetic_has_the_variances_it_says() -> None:
     pool = data.synthetic(0.0, 4.0, clients=200)
     assert pool.client is not None
@@ -775,8 +789,8 @@ def test_names_are_looked_up_in_order(places: Path) -> None:
     assert len(find("mine").x) == 9 and find("handwriting").name == "handwriting"
     assert len(find(str(places / "two" / "mine.npz")).x) == 12
     (places / "two" / "broken.npz").write_bytes(b"PK")
-    found = {name: (where, what) for name, where, what in data.available()}
-    assert list(found) == ["digits", "minority", "mixture", "synthetic", "teacher", "mine", "broken", "handwriting"]
+    found, own = {name: (where, what) for name, where, what in data.available()}, ("mine", "broken", "handwriting")
+    assert list(found) == ["digits", "domains", "minority", "mixture", "synthetic", "teacher", *own]
     assert found["mine"] == (str(places / "one"), "9 examples of 4x5, 3 classes, natural clients")
     assert "broken.npz" in found["broken"][1]
     refused(lambda: find("mien"), "did you mean 'mine'", "POLYCENTRIC_DATA")

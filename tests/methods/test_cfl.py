@@ -63,6 +63,11 @@ def test_single_linkage_finds_the_split_of_the_smallest_largest_similarity(n: in
     assert 1 <= int(found.second.sum()) <= n / 2
 
 
+def test_two_alone_have_nothing_inside() -> None:
+    found = bipartition(torch.tensor([[1.0, -0.3], [-0.3, 1.0]]).double())
+    assert found.cross == pytest.approx(-0.3) and found.gap == pytest.approx(0.3)
+
+
 def test_complete_and_average_linkage_do_not_always_find_it() -> None:
     """So the law above can fail."""
     for linkage in ("complete", "average"):
@@ -164,6 +169,17 @@ def test_thresholds_that_are_shares_do_not_depend_on_the_size_of_updates() -> No
         memory, centers = begun(ALWAYS, 4)
         memory, _ = exchange(ALWAYS, memory, centers, cohort([0, 1, 2, 3], 4), centers["model"] + scale * step)
         assert memory["assignment"].tolist() == [1, 2, 1, 2] or memory["assignment"].tolist() == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_thresholds_that_are_not_shares_are_lengths_of_updates(scale: float) -> None:
+    step = scale * torch.tensor([1.0, -1.0, 1.0, -0.9])[:, None] * rows_of(1, 1)
+    mean, most = float(step.mean(0).norm()), float(step.norm(dim=1).max())
+    for eps1, eps2, parts in ((1.01, 0.99, 3), (0.99, 0.99, 1), (1.01, 1.01, 1)):
+        topology = replace(ALWAYS, eps1=eps1 * mean, eps2=eps2 * most, relative=False)
+        memory, centers = begun(topology, 4)
+        memory, _ = exchange(topology, memory, centers, cohort([0, 1, 2, 3], 4), centers["model"] + step)
+        assert len(memory["parent"]) == parts
 
 
 @LAW

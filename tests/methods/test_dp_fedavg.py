@@ -21,33 +21,36 @@ from polycentric.stacks import Heard
 from support import Make, after, assert_same, model, random, ready
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
-FREE: dict[str, Any] = {"clip": math.inf, "noise": 0.0, "share": 1.0}
+FREE: dict[str, Any] = {"clip": math.inf, "noise": 0.0, "select": pc.Everyone()}
 SIZES = (23, 7, 12, 4, 30, 9)
 
 
 # -- reductions ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("select", [pc.Everyone(), pc.Poisson(1.0), pc.Uniform(share=1.0)])
 @pytest.mark.parametrize("make", [dp_fedavg, lambda **how: dp_fed_ls(sigma=0.0, project=False, **how)])
 def test_S2_without_clip_noise_and_sampling_it_is_fedavg_that_counts_clients(
-    make: Any, sampling: str, blobs: Make
+    make: Any, select: Any, blobs: Make
 ) -> None:
     assert_same(
-        model(make(**FREE, sampling=sampling, **TRAINING), blobs(SIZES)),
+        model(make(**FREE | {"select": select}, **TRAINING), blobs(SIZES)),
         model(fedavg(equal=True, **TRAINING), blobs(SIZES)),
     )
 
 
 def test_S1_without_smoothing_dp_fed_ls_is_dp_fedavg_bit_for_bit(blobs: Make) -> None:
-    how: dict[str, Any] = {"share": 0.7, "clip": 0.3, "noise": 1.0, **TRAINING}
+    how: dict[str, Any] = {"select": pc.Poisson(0.7), "clip": 0.3, "noise": 1.0, **TRAINING}
     methods = dp_fedavg(project=True, **how), dp_fed_ls(sigma=0.0, **how), dp_fed_ls(sigma=1.0, **how)
     plain, none, some = (ready(m, blobs(SIZES), rounds=3).go().state.centers["model"] for m in methods)
     assert torch.equal(plain, none) and not torch.allclose(plain, some)
 
 
 def test_S7_epsilon_does_not_depend_on_smoothing(blobs: Make) -> None:
-    runs = [ready(dp_fed_ls(sigma=s, share=0.5, **TRAINING), blobs(SIZES), rounds=3).go() for s in (0.0, 1.0, 3.0)]
+    runs = [
+        ready(dp_fed_ls(sigma=s, select=pc.Poisson(0.5), **TRAINING), blobs(SIZES), rounds=3).go()
+        for s in (0.0, 1.0, 3.0)
+    ]
     assert len({run.summary()["epsilon"] for run in runs}) == 1
 
 
@@ -66,7 +69,7 @@ def test_S8_projected_steps_and_what_is_sent_stay_within_the_clip(blobs: Make) -
     found = Ball(0.7).correct(new, {"start": start}, 0.1)
     assert float((found - start).norm()) == pytest.approx(0.7)
     assert torch.equal(Ball(100.0).correct(new, {"start": start}, 0.1), start + (new - start))
-    run = ready(dp_fed_ls(share=1.0, clip=0.05, noise=0.0, **TRAINING), blobs(SIZES))
+    run = ready(dp_fed_ls(select=pc.Everyone(), clip=0.05, noise=0.0, **TRAINING), blobs(SIZES))
     exchange = run.method.exchanges[0]
     for answer in run.clients.answers(exchange, run.state, run.clients.everyone(0)):
         length = (answer.sent["model"] - run.state.centers["model"]).norm(dim=1)
@@ -76,7 +79,9 @@ def test_S8_projected_steps_and_what_is_sent_stay_within_the_clip(blobs: Make) -
 @pytest.mark.parametrize("make", [dp_fedavg, dp_fed_ls])
 def test_removing_a_client_moves_the_sum_by_at_most_the_clip_and_replacing_it_by_twice(make: Any, blobs: Make) -> None:
     """Over M = q m, whoever else is there: measured before the noise and the smoothing."""
-    method = make(share=1.0, clip=0.05, noise=0.0, **({"sigma": 0.0} if make is dp_fed_ls else {}), **TRAINING)
+    method = make(
+        select=pc.Everyone(), clip=0.05, noise=0.0, **({"sigma": 0.0} if make is dp_fed_ls else {}), **TRAINING
+    )
     run = ready(method, blobs(SIZES))
     everyone = run.clients.everyone(0)
 
@@ -93,21 +98,24 @@ def test_removing_a_client_moves_the_sum_by_at_most_the_clip_and_replacing_it_by
     assert 0.01 < float((three - four).norm()) <= 0.1 * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(("sampling", "share", "cohort"), [("poisson", 1e-9, 0), ("fixed", 0.5, 3)])
+@pytest.mark.parametrize(
+    ("select", "expected", "cohort"),
+    [(pc.Poisson(1e-9), 6e-9, 0), (pc.Uniform(share=0.5), 3, 3), (pc.Everyone(), 6, 6)],
+)
 def test_the_noise_has_the_scale_that_is_stated_also_if_nobody_comes(
-    sampling: str, share: float, cohort: int, blobs: Make
+    select: Any, expected: float, cohort: int, blobs: Make
 ) -> None:
-    how: dict[str, Any] = {"sampling": sampling, "share": share, "clip": 2.0, "epochs": 1, "lr": 1e-12}
+    how: dict[str, Any] = {"select": select, "clip": 2.0, "epochs": 1, "lr": 1e-12}
     federation = pc.load("digits", clients=6)
     run = ready(dp_fedavg(noise=1.5, **how), federation, model="mlp", dtype="float64")
     state, trips = pc.run_round(run.method, run.state, run.clients)
     assert len(trips[0].arrived) == cohort
     drawn = state.centers["model"] - run.state.centers["model"]
-    assert float(drawn.std()) == pytest.approx(1.5 * 2.0 / (6 * share), rel=0.03)
+    assert float(drawn.std()) == pytest.approx(1.5 * 2.0 / expected, rel=0.03)
 
 
 def test_secret_noise_is_another_every_time(blobs: Make) -> None:
-    how: dict[str, Any] = {"share": 1.0, "clip": 1.0, "noise": 1.0, **TRAINING}
+    how: dict[str, Any] = {"select": pc.Everyone(), "clip": 1.0, "noise": 1.0, **TRAINING}
     a, b, plain = (model(dp_fedavg(secret=s, **how), blobs(SIZES), rounds=1) for s in (True, True, False))
     still = model(dp_fedavg(**how | {"noise": 0.0}), blobs(SIZES), rounds=1)
     assert not torch.equal(a, b) and not torch.equal(a, plain)
@@ -120,7 +128,7 @@ def test_secret_noise_is_another_every_time(blobs: Make) -> None:
 
 def test_the_clip_finds_the_quantile_of_the_lengths_and_costs_nothing_more(blobs: Make) -> None:
     """Without noise it settles where that share of the updates is shorter, from above and from below."""
-    how: dict[str, Any] = {"share": 1.0, "noise": 0.0, "quantile": 0.5, "pace": 0.5, "lr": 1e-3, "epochs": 1}
+    how: dict[str, Any] = {"select": pc.Everyone(), "noise": 0.0, "quantile": 0.5, "pace": 0.5, "lr": 1e-3, "epochs": 1}
     for first in (1e-5, 1.0):
         run = ready(dp_fedavg(clip=first, **how), blobs(SIZES), rounds=60).go()
         clip = float(run.state.centers["clip"])
@@ -128,7 +136,7 @@ def test_the_clip_finds_the_quantile_of_the_lengths_and_costs_nothing_more(blobs
         sent = next(iter(free.clients.answers(free.method.exchanges[0], run.state, free.clients.everyone(60)))).sent
         lengths = (sent["model"] - run.state.centers["model"]).norm(dim=1).sort().values
         assert 0.8 * float(lengths[1]) < clip < 1.25 * float(lengths[4])
-    both = [releases(dp_fedavg(share=0.5, quantile=q), 9, 100) for q in (None, 0.5)]
+    both = [releases(dp_fedavg(select=pc.Poisson(0.5), quantile=q), 9, 100) for q in (None, 0.5)]
     assert both[0] == both[1] == [Release(1.0, Chance("poisson", 0.5), "add", 9)]
 
 
@@ -194,9 +202,8 @@ def test_leaving_any_client_out_of_private_ifca_moves_all_centers_together_by_on
         (lambda: fedavg(privacy=Gaussian(1.0, 1.0, quantile=0.5)), "a quantile is of clients that count the same"),
         (lambda: fedavg(privacy=Gaussian(1.0, 1.0, least=2)), "least=2 takes the place of a fixed denominator"),
         (lambda: dp_fedavg(project=True, quantile=0.5), "project=True needs a clip that stays"),
-        (lambda: dp_fedavg(sampling="some"), "sampling must be poisson or fixed, got 'some'"),
         (lambda: dp_fedavg(noise=1.0, epsilon=1.0), "Gaussian takes noise or epsilon"),
-        (lambda: dp_fedavg(share=0.0), "rate must be in"),
+        (lambda: dp_fedavg(select=pc.Poisson(0.0)), "rate must be in"),
         (lambda: dp_fedavg(quantile=1.5), "quantile must be in"),
     ],
 )
@@ -209,15 +216,17 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
 
 
 def test_noise_is_found_for_the_rounds_of_a_run(blobs: Make) -> None:
-    run = ready(dp_fedavg(share=0.5, epsilon=3.0, **TRAINING), blobs(SIZES), rounds=4).go()
+    run = ready(dp_fedavg(select=pc.Poisson(0.5), epsilon=3.0, **TRAINING), blobs(SIZES), rounds=4).go()
     assert 2.98 < run.summary()["epsilon"] <= 3.0
     found = run.method.exchanges[0].privacy
     assert isinstance(found, Gaussian) and found.epsilon is None and found.noise is not None
-    assert with_noise(dp_fedavg(share=0.5, epsilon=3.0), 2.0).exchanges[0].privacy == Gaussian(1.0, 2.0)
+    assert with_noise(dp_fedavg(select=pc.Poisson(0.5), epsilon=3.0), 2.0).exchanges[0].privacy == Gaussian(1.0, 2.0)
     assert calibrated(fedavg(), 4, 6, 0.1) == fedavg()
 
 
 def test_by_words() -> None:
-    words = build_method("dp-fedavg", {"share": 0.05, "denoise": "laplacian=2", "center": "momentum(lr=0.5)"})
-    assert words == dp_fedavg(share=0.05, denoise=pc.Laplacian(2.0), center=pc.Momentum(lr=0.5))
+    words = build_method(
+        "dp-fedavg", {"select": "poisson(rate=0.05)", "denoise": "laplacian=2", "center": "momentum(lr=0.5)"}
+    )
+    assert words == dp_fedavg(select=pc.Poisson(0.05), denoise=pc.Laplacian(2.0), center=pc.Momentum(lr=0.5))
     assert isinstance(words, Method) and build_method("dp-fed-ls", {"sigma": 2}) == dp_fed_ls(sigma=2.0)

@@ -736,9 +736,11 @@ def test_edges_mend_a_bad_start_by_updates_from_the_mean_of_their_models():
     assert found["distance"] < 0.5 and found["anchor"] == 1.0
 
 
-def test_grouping_at_one_edge_is_fesems():
-    """One cell and a common start: the same groups from the same updates."""
+@pytest.mark.parametrize("large", [1.0, 1e200])
+def test_grouping_at_one_edge_is_fesems(large):
+    """One cell and a common start: the same groups from the same updates, also where one is too large for a square."""
     rows, centers = random(3, 9, 12), {"model": random(4, 2, 12)}
+    rows[4] *= large
     edge, center = AnchoredCells(one_cell(9), k=2), Anchored(2)
     memory = edge.remembers(9) | {"assignment": torch.arange(9) % 2, "placed": torch.ones(9).bool()}
     memory |= {name: value for name, value in center.remembers(9).items() if name not in memory}
@@ -753,7 +755,7 @@ def test_grouping_at_one_edge_is_fesems():
 def test_an_edge_sends_the_mean_of_its_models(blobs):
     """Both ways one model on every link, whatever K: an exchange more in round 1."""
     federation, cells = blobs(SIZES), SIX
-    runs = [run(fedmes(cells=cells, models=2, match=match, lr=0.1, **more), federation, rounds=2, fine_tune=0)
+    runs = [run(fedmes(cells=cells, models=3, match=match, lr=0.1, **more), federation, rounds=2, fine_tune=0)
             for match, more in (("distance", {}), ("anchor", {"every": 1}))]  # fmt: skip
     for way in ("bytes_up", "bytes_down"):
         plain, anchored = (getattr(done.tally, way) for done in runs)

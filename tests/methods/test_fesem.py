@@ -231,6 +231,32 @@ def test_an_empty_center_begins_again_at_the_farthest_row() -> None:
     assert alone["assignment"].tolist() == [0, 1]  # neither center can spare its only client
 
 
+@settings(max_examples=40)
+@given(st.data(), st.integers(1, 8), st.integers(0, 14))
+def test_empty_centers_are_filled_one_after_another(data: st.DataObject, k: int, n: int) -> None:
+    """As by the definition: for each in turn, the farthest client that is not yet taken, of a center with more."""
+    topology, some = Clusters(k, reseed=True), everyone(n + 4)[:n]
+    nearest, distance, before = (
+        data.draw(st.lists(st.integers(0, top), min_size=size, max_size=size))
+        for top, size in ((k - 1, n), (4, n), (k - 1, n + 4))
+    )
+    placed = torch.tensor([data.draw(st.booleans()) for _ in range(n + 4)])
+    memory = topology.remembers(n + 4) | {"assignment": torch.tensor(before), "placed": placed}
+    where, taken = nearest.copy(), [0] * n
+    for empty in range(k):
+        count = [
+            sum(i == j for i in where) + sum(b == j for b, p in zip(before[n:], placed[n:], strict=True) if p)
+            for j in range(k)
+        ]
+        can = [i for i in range(n) if count[where[i]] > 1 and not taken[i] and distance[i] > 0]
+        if count[empty] == 0 and can:
+            who = min(can, key=lambda i: (-distance[i], i))
+            where[who], taken[who] = empty, 1
+    far = torch.tensor(distance, dtype=torch.float64)
+    after, chosen = topology.refilled(memory, some, torch.tensor(nearest, dtype=torch.int64), far)
+    assert after.tolist() == where and chosen.tolist() == taken
+
+
 def test_a_center_whose_clients_are_away_is_not_empty() -> None:
     topology = Clusters(2, reseed=True)
     memory = topology.remembers(4) | {"placed": torch.ones(4, dtype=torch.bool)}

@@ -14,9 +14,11 @@ from polycentric.data import Federation, deal, mixture
 from polycentric.data.partition import Natural
 from polycentric.parts.aggregate import Robust
 from polycentric.runs.start import prepare
+from polycentric.stacks.draw import uniform
 from polycentric.topology import Seeding, TrimmedSeeding
+from polycentric.topology.clusters import seeding
 from polycentric.topology.clusters.assignment import agreement
-from polycentric.topology.clusters.seeding import squared_distance
+from polycentric.topology.clusters.seeding import distances_as_they_are
 from support import everyone, random
 
 LAW = settings(max_examples=15)
@@ -119,7 +121,39 @@ def test_as_many_rows_as_are_outliers_count_nowhere(outliers: float) -> None:
     for restart in range(10):
         total, _ = topology.trimmed(rows, everyone(100), restart)
         seeds = topology._seeds(rows, [(restart + 0.5) / 20, 0.999999])  # the second is drawn as late as can be
-        assert float(seeds[:50].min(1).values.max()) == 0 and total >= 0
+        assert float(seeds[:, :50].min(0).values.max()) == 0 and total >= 0
+
+
+@LAW
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.sampled_from([0.0, 0.1, 0.29, 0.49]))
+def test_of_equally_far_rows_the_first_are_left_out(distances: list[int], outliers: float) -> None:
+    topology, plain = TrimmedSeeding(2, rule=pc.TrimmedMean(0.2), outliers=outliers), [float(d) for d in distances]
+    farthest = sorted(range(len(plain)), key=lambda i: (-plain[i], i))[: int(outliers * len(plain) + 1e-9)]
+    right = [0.0 if i in farthest else d for i, d in enumerate(plain)]
+    assert topology._inner(torch.tensor(plain, dtype=torch.float64)).tolist() == right
+
+
+def plain_trimmed(topology: TrimmedSeeding, rows: Tensor, seeds: Tensor) -> Tensor:
+    """The definition, center by center; all centers and all distances anew."""
+    distance, nearest = seeds.clone(), seeds.argmin(0)
+    for _ in range(topology.iterations):
+        for center in torch.unique(nearest).tolist():
+            distance[center] = (rows - topology.rule.of(rows[nearest == center])).square().sum(1)
+        last, nearest = nearest, distance.argmin(0)
+        if torch.equal(last, nearest):
+            break
+    return nearest
+
+
+@LAW
+@given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from([1, 1 << 22]))
+def test_only_centers_whose_rows_changed_are_found_anew_and_none_is_missed(seed: int, k: int, numbers: int) -> None:
+    rows, cohort = random(seed, 60, 3), everyone(60)
+    topology = TrimmedSeeding(k, rule=pc.TrimmedMean(0.1), outliers=0.1)
+    seeds = topology._seeds(rows, uniform(*cohort.key, "seeding", 0, torch.arange(k)).tolist())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "NUMBERS", numbers)
+        assert torch.equal(topology.trimmed(rows, cohort, 0)[1], plain_trimmed(topology, rows, seeds))
 
 
 @LAW
@@ -202,7 +236,7 @@ def test_nobody_is_nowhere() -> None:
 
 def test_a_distance_does_not_cancel_beside_a_row_far_out() -> None:
     rows = torch.tensor([[1.0, 0.0], [1.0, 1e-3], [1e15, 1e15]], dtype=torch.float64).repeat(1, 40_000)
-    near = squared_distance(rows, rows[0])
+    near = distances_as_they_are(rows, rows[:1])[0]
     assert float(near[1]) == pytest.approx(40_000 * 1e-6, rel=1e-9)
     assert float(near[2]) == pytest.approx(80_000 * 1e30, rel=1e-9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from polycentric.runs.settings import Settings
 from polycentric.runs.start import built_attack, prepare, prepared
 from polycentric.simulate.clients import Simulation
 from polycentric.stacks.cohort import Cohort
-from support import Make, small, went_on
+from support import Make, random, small, went_on
 
 ATTACKS = [pc.NotANumber(0.4), pc.SignFlip(0.4, 3.0), pc.LargeNorm(0.4), pc.SameValue(0.4, 7.0), pc.LabelFlip(0.4)]
 ATTACKS += [pc.Zeros(0.4), pc.Stale(0.4), pc.OneCoordinate(0.4)]
@@ -272,3 +273,22 @@ def test_a_block_without_attackers_is_sent_as_it_is() -> None:
     rows = {"model": torch.ones(2, 4)}
     out = pc.SignFlip().on(rows, {}, torch.tensor([False, False, True]), block)
     assert out is rows
+
+
+def test_one_number_is_any_of_the_row() -> None:
+    """Drawn evenly by the seed: of 400 seeds, the twenty numbers come 20 times each, and 38 times at most by luck."""
+    rows = torch.zeros(2, 20)
+    cohort = Cohort(torch.arange(2), torch.ones(2).long(), torch.ones(2), 2, 0, 0)
+    hit = torch.stack(
+        [pc.OneCoordinate(0.5, 7.0).lie("model", rows, rows, replace(cohort, seed=s)) for s in range(400)]
+    )
+    assert torch.equal(hit[:, 0], hit[:, 1]) and hit.sum(2).unique().tolist() == [7.0]
+    count = (hit[:, 0] > 0).sum(0)
+    assert 4 < int(count.min()) and int(count.max()) < 38
+
+
+def test_where_attackers_are_the_majority_they_stay_near_all_the_same() -> None:
+    """A majority needs no honest client on its side: Phi^-1(1) is infinite, and 0.999 is taken."""
+    honest = random(0, 2, 5)
+    update = pc.LittleIsEnough(0.6).update("model", honest, 3, 0)
+    torch.testing.assert_close(update, honest.mean(0) - 3.0902 * honest.std(0, correction=0), rtol=1e-4, atol=1e-4)

@@ -213,7 +213,7 @@ def test_the_summary_tells_the_epsilon_of_the_rounds_so_far(name: str, blobs: Ma
     private = ready(built(name, Gaussian(1.0, 2.0)), blobs(SIZES), rounds=4).go()
     told = private.summary()
     assert told["epsilon"] == pytest.approx(epsilon([Release(2.0, times=4)], 6**-1.1))
-    assert told["privacy"]["neighbours"] == "zero" and told["privacy"]["accountant"] == "exact"
+    assert told["privacy"]["client"]["neighbours"] == "zero" and told["privacy"]["client"]["accountant"] == "exact"
     shown = [row.get("epsilon") for row in private.history]
     assert shown[0] is None and shown[1:] == sorted(shown[1:]) and shown[-1] == told["epsilon"]
 

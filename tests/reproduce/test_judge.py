@@ -21,6 +21,7 @@ from polycentric.reproduce.judge import (
     mean,
     reached,
 )
+from polycentric.runs.paired import margin, sentence
 
 NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
 
@@ -38,8 +39,21 @@ def test_a_difference_turned_round_has_the_other_verdict(numbers):
     here, there = clearly(numbers), clearly([-x for x in numbers])
     assert (here is None) == (there is None) and (here is None or here != there)
     if here is not None:
-        assert abs(statistics.fmean(numbers)) > 2 * error_of(numbers)
-    assert clearly(numbers[:1]) is None
+        assert abs(statistics.fmean(numbers)) > margin(len(numbers)) * error_of(numbers)
+    assert clearly(numbers[:2]) is None
+
+
+@given(NUMBERS)
+def test_a_table_judges_a_difference_as_compare_does(numbers):
+    told = sentence("a", "b", numbers, "micro_accuracy")
+    assert clearly(numbers) is (True if " beats " in told else False if " loses to " in told else None)
+
+
+@pytest.mark.parametrize(("times", "clear"), [(4.2, None), (4.4, True)])
+def test_three_seeds_want_more_than_four_standard_errors(times, clear):
+    """The 97.5 % quantile of Student's t with two degrees of freedom is 4.303."""
+    seeds = [times / 3**0.5 - 1, times / 3**0.5, times / 3**0.5 + 1]  # a standard error of 1 / sqrt(3)
+    assert clearly(seeds) is clear
 
 
 @given(NUMBERS, st.floats(0.1, 10))

@@ -51,7 +51,7 @@ def test_claims_can_fail():
 
     assert [half(values(loss, 1.0))[0] for loss in (0.99, 1.005, 1.02)] == [True, True, False]
     assert [faster(values(1.0, time))[0] for time in (110.0, 150.0, math.nan)] == [True, False, None]
-    for mine, holds in (([1.1, 1.2], False), ([0.9, 1.0], True), ([0.9, 1.2], None), ([0.9], None)):
-        found = {"CIFAR-10, MATCHA 0.1, loss": mine, "CIFAR-10, periodic 0.1, loss": [1.0, 1.11][: len(mine)]}
+    for mine, holds in (([1.1, 1.2, 1.1], False), ([0.9, 1.0, 0.9], True), ([0.9, 1.2, 1.0], None), ([0.9, 1.0], None)):
+        found = {"CIFAR-10, MATCHA 0.1, loss": mine, "CIFAR-10, periodic 0.1, loss": [1.0, 1.11, 1.0][: len(mine)]}
         assert table._rather("CIFAR-10").judge(found)[0] is holds
     assert table._delay()[0] is True

@@ -25,7 +25,7 @@ from polycentric.runs.loop import Run
 from polycentric.runs.settings import Settings
 from polycentric.runs.start import built_attack, built_method
 
-KEYS = ["what", "setting", "data", "paper", "ours_mean", "ours_std", "seeds", "holds", "note", "command"]
+KEYS = ["what", "setting", "data", "paper", "ours_mean", "ours_std", "each", "seeds", "holds", "note", "command"]
 COMMON: dict[str, Any] = {
     "data": "digits", "clients": 3, "model": "logistic", "rounds": 2, "fine_tune": 0, "executor": "looped",
 }  # fmt: skip
@@ -270,7 +270,8 @@ def test_a_target_that_one_of_two_methods_reaches_counts_for_it():
     def judge(mine, theirs):
         return claim.judge({f"E=20, rounds to 90 %, {m}": v for m, v in (("FedCurv", mine), ("FedAvg", theirs))})
 
-    assert judge([10.0, 12.0], [20.0, 21.0])[0] and not judge([20.0, 21.0], [10.0, 12.0])[0]
+    assert judge([10.0, 12.0, 11.0], [20.0, 21.0, 20.0])[0] and not judge([20.0, 21.0, 20.0], [10.0, 12.0, 11.0])[0]
     assert judge([10.0, 12.0], [20.0, math.nan])[0] and judge([math.nan, 5.0], [99.0, 99.0])[0] is False
     assert judge([math.nan], [math.nan])[0] is None
-    assert judge([10.0, 21.0], [20.0, 12.0])[0] is None  # now this one, now that one
+    assert judge([10.0, 21.0, 15.0], [20.0, 12.0, 15.0])[0] is None  # now this one, now that one
+    assert judge([10.0, 12.0], [20.0, 21.0])[0] is None  # two seeds are too few

@@ -18,7 +18,7 @@ from polycentric.runs.audit import Audit, audit, confidence, half, likelihood_ra
 from polycentric.runs.separation import most_auc
 from support import Make, linear, random, ready
 
-KEYS = {"attacks", "promise", "allowed", "canary", "said"}
+KEYS = {"attacks", "promises", "allowed", "canary", "said"}
 
 
 def memorised(clients: int, made: Make, n: int = 10, width: int = 60, seed: int = 0) -> Federation:
@@ -187,10 +187,10 @@ def test_what_cannot_be_audited_is_refused(made: Make) -> None:
 
 
 def test_beside_a_promise_stands_what_it_allows(made: Make) -> None:
-    method = dp_fedavg(share=0.8, noise=4.0, sampling="fixed", lr=0.5)
+    method = dp_fedavg(select=pc.Uniform(share=0.8), noise=4.0, lr=0.5)
     found = audit(learned(memorised(20, made), method, rounds=2, held_out=0.2, delta=1e-3), clients=True, canary=50)
-    promised = found.promise
-    assert promised is not None and promised["neighbours"] == "replace"
+    promised = found.promises["client"]
+    assert promised["neighbours"] == "replace"
     for unit in ("example", "client"):  # replaced clients hide replaced examples as well
         bound = found.bound(unit)  # type: ignore[arg-type]
         assert bound is not None and bound["auc"] == most_auc(promised["epsilon"], 1e-3)
@@ -199,18 +199,21 @@ def test_beside_a_promise_stands_what_it_allows(made: Make) -> None:
     assert told.keys() == KEYS and set(told["attacks"]) == {"loss", "clients", "clients, other examples"}
     assert json.loads(json.dumps(told)) == told
     assert any("whatever anybody tries to find one client" in line for line in found.said)
-    missing = Audit(found.attacks, promised | {"neighbours": "add"})
+    missing = Audit(found.attacks, {"client": promised | {"neighbours": "add"}})
     assert missing.allowed("example") == (
         2 * promised["epsilon"],
         pytest.approx(1e-3 * (1 + math.exp(promised["epsilon"]))),
     )
-    assert Audit(found.attacks, promised | {"unit": "example"}).allowed("client") is None
+    examples = Audit(found.attacks, {"example": promised})
+    assert examples.allowed("client") is None and examples.allowed("example") == (promised["epsilon"], 1e-3)
+    both = Audit(found.attacks, {"client": promised, "example": promised | {"epsilon": 0.01}})
+    assert both.allowed("example") == (0.01, 1e-3)  # the one that says more
 
 
 def test_more_than_is_allowed_is_said_aloud(made: Make) -> None:
     run = learned(memorised(6, made, width=40), fedavg(lr=0.5, epochs=4, batch=5), rounds=3)
     found = run.audit(shadows=4)
-    lie = {"epsilon": 0.01, "delta": 1e-6, "unit": "example", "neighbours": "add"}
+    lie = {"example": {"epsilon": 0.01, "delta": 1e-6, "neighbours": "zero"}}
     assert any("MORE than the stated epsilon allows" in line for line in Audit(found.attacks, lie).said)
     assert not any("MORE" in line for line in found.said)
 
@@ -246,7 +249,7 @@ def test_the_command_tells_a_table_or_json_and_writes_only_where_it_is_told(
     assert found.keys() == KEYS | {"run_dir", "method", "data"} and found == json.loads(out.read_text())
     assert set(found["attacks"]) == {"loss", "shadows", "shadows, calibrated loss"}
     assert {"auc", "auc_error", "tpr_at_fpr", "before", "gain", "worst_client"} <= found["attacks"]["loss"].keys()
-    assert found["promise"] is None and found["attacks"]["loss"]["auc"] > 0.8
+    assert found["promises"] is None and found["attacks"]["loss"]["auc"] > 0.8
     assert sorted(path.name for path in (folder / "run").rglob("*")) == before
     again = say("audit", str(folder / "run"), "--out", str(out))
     assert again.code == 2 and "is there already" in again.err

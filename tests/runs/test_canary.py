@@ -63,9 +63,9 @@ def test_a_broken_mechanism_is_caught(broken: type[Gaussian], z: float, rate: fl
 # -- through exchanges ---------------------------------------------------------------------------------------
 
 METHODS: Mapping[str, tuple[Method, str]] = {
-    "dp-fedavg": (dp_fedavg(share=0.5, noise=1.0), "add"),
-    "fixed": (dp_fedavg(share=0.5, noise=1.5, sampling="fixed"), "replace"),
-    "quantile": (dp_fedavg(share=0.5, noise=1.0, quantile=0.5), "add"),
+    "dp-fedavg": (dp_fedavg(select=pc.Poisson(0.5), noise=1.0), "add"),
+    "fixed": (dp_fedavg(select=pc.Uniform(share=0.5), noise=1.5), "replace"),
+    "quantile": (dp_fedavg(select=pc.Poisson(0.5), noise=1.0, quantile=0.5), "add"),
     "fedavg": (fedavg(privacy=Gaussian(0.3, 1.0)), "zero"),
     "fedmes": (fedmes(privacy=Gaussian(0.3, 1.0)), "zero"),
 }
@@ -82,7 +82,7 @@ def test_exchanges_keep_what_they_state(name: str) -> None:
 
 
 def test_rounds_are_counted_together() -> None:
-    hides = dp_fedavg(share=1.0, noise=3.0).exchanges[0]
+    hides = dp_fedavg(select=pc.Poisson(1.0), noise=3.0).exchanges[0]
     one, four = (canary(hides, everyone(100), DELTA, trials=500, rounds=rounds) for rounds in (1, 4))
     assert one.lower < four.lower <= four.stated and one.stated < four.stated
 
@@ -101,7 +101,7 @@ def test_what_has_no_canary_is_refused() -> None:
 def test_whole_runs_keep_what_they_state(broken: bool, made: Make) -> None:
     """Two rounds of dp-fedavg, training and all: client 0 pulls far along one axis, or not at all."""
     z, clip, n, delta = 2.0, 0.5, 5, 0.05
-    method = dp_fedavg(share=1.0, clip=clip, noise=z, lr=0.5, steps=1, batch=None)
+    method = dp_fedavg(select=pc.Poisson(1.0), clip=clip, noise=z, lr=0.5, steps=1, batch=None)
     if broken:
         method = Method.of("broken", replace(method.exchanges[0], privacy=HalfTheNoise(clip, z)))
     values = {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import polycentric as pc
 from polycentric import Gaussian, Poisson, Star, UsageError, dp_fedavg, fedavg
@@ -21,7 +22,7 @@ SIZES = (23, 7, 12, 4, 30, 9)
 
 
 def test_the_budget_ends_a_run_before_it_is_exceeded(blobs: Make) -> None:
-    method = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+    method = dp_fedavg(select=Poisson(0.5), noise=2.0, **TRAINING)
     free = ready(method, blobs(SIZES), rounds=12, evaluate_every=1).go()
     by_round = {row["round"]: row["epsilon"] for row in free.history[1:]}
     budget = (by_round[5] + by_round[6]) / 2
@@ -35,10 +36,12 @@ def test_the_budget_ends_a_run_before_it_is_exceeded(blobs: Make) -> None:
 
 def test_epsilon_is_the_same_after_a_resume_and_rises_with_the_rounds(tmp_path: Path, blobs: Make) -> None:
     how: dict[str, Any] = {"clients": 12, "model": "logistic"}
-    method = {"method": "dp-fedavg", "federation": "digits", "set": {"share": 0.5, "noise": 2.0, "lr": 0.1}}
-    straight = pc.run(**method, rounds=6, **how)  # type: ignore[arg-type]
-    pc.run(**method, rounds=3, out=tmp_path / "run", **how)  # type: ignore[arg-type]
+    settings = {"select": "poisson(rate=0.5)", "noise": 2.0, "lr": 0.1}
+    method: dict[str, Any] = {"method": "dp-fedavg", "federation": "digits", "set": settings}
+    straight = pc.run(**method, rounds=6, **how)
+    pc.run(**method, rounds=3, out=tmp_path / "run", **how)
     again = pc.resume(tmp_path / "run", rounds=6)
+    assert torch.equal(again.state.centers["model"], straight.state.centers["model"])
     assert again.summary()["privacy"] == straight.summary()["privacy"]
     shown = [row["epsilon"] for row in again.history[1:]]
     assert shown == sorted(shown) and shown[-1] >= again.summary()["epsilon"]
@@ -58,13 +61,29 @@ def test_phases_are_counted_each_with_its_own_noise() -> None:
 
 
 def test_delta_is_told_and_one_in_clients_is_warned_of(blobs: Make) -> None:
-    method = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
+    method = dp_fedavg(select=Poisson(0.5), noise=2.0, **TRAINING)
     run = ready(method, blobs(SIZES), rounds=2, delta=0.01).go()
-    told = run.summary()["privacy"]
+    told = run.summary()["privacy"]["client"]
     assert told["delta"] == 0.01 and told["neighbours"] == "add" and "one client is missing" in told["meaning"]
     assert told["epsilon"] == pytest.approx(epsilon([Release(2.0, Chance("poisson", 0.5), "add", 2)], 0.01))
     with pytest.warns(UserWarning, match=r"delta=0.5 is not below one in 6 clients.*use delta=0.14 or less"):
         ready(method, blobs(SIZES), rounds=1, delta=0.5).go()
+
+
+def test_examples_are_counted_by_their_appearances_and_have_an_epsilon_of_their_own(blobs: Make) -> None:
+    hidden = fedavg(lr=0.1, epochs=3, batch=5, hide=pc.ExampleNoise(1.0, 4.0))
+    run = ready(hidden, blobs(SIZES), rounds=2).go()
+    told = run.summary()
+    n = int(run.clients.everyone(0).sizes.sum())
+    assert set(told["privacy"]) == {"example"} and told["privacy"]["example"]["delta"] == pytest.approx(n**-1.1)
+    assert told["epsilon"] == pytest.approx(epsilon([Release(4.0, times=6)], n**-1.1))
+    both = ready(dp_fedavg(select=Poisson(0.5), lr=0.1, hide=pc.ExampleNoise(1.0, 4.0)), blobs(SIZES), rounds=1).go()
+    assert set(both.summary()["privacy"]) == {"client", "example"}
+    gated = pc.gate(lr=0.1, epochs=1, hide=pc.ExampleNoise(1.0, 2.0))
+    assert ready(gated, blobs(SIZES), rounds=1).go().summary()["privacy"]["example"]["epsilon"] > 0
+    with pytest.warns(UserWarning, match="nothing is promised, and there is no epsilon"):
+        joint = pc.gate(lr=0.1, epochs=1, hide=pc.ExampleNoise(1.0, 2.0), joint=True)
+    assert ready(joint, blobs(SIZES), rounds=1).go().summary()["privacy"] is None
 
 
 def test_examples_as_weights_are_told_to_be_public(blobs: Make) -> None:
@@ -72,8 +91,8 @@ def test_examples_as_weights_are_told_to_be_public(blobs: Make) -> None:
         ready(fedavg(privacy=Gaussian(1.0, 1.0), **TRAINING), blobs(SIZES), rounds=1).go()
 
 
-PRIVATE = dp_fedavg(share=0.5, noise=2.0, **TRAINING)
-FIXED = dp_fedavg(share=0.5, noise=2.0, sampling="fixed", **TRAINING)
+PRIVATE = dp_fedavg(select=pc.Poisson(0.5), noise=2.0, **TRAINING)
+FIXED = dp_fedavg(select=pc.Uniform(share=0.5), noise=2.0, **TRAINING)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_the_summary_has_the_agreed_keys_and_is_json(blobs: Make, tmp_path: Path
             "bytes_by_link",
             "simulated_seconds",
             "epsilon",
+            "privacy",
             "dropped",
             "late",
             "participation",

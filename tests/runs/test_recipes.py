@@ -285,6 +285,7 @@ OTHER = {  # settings that are not the defaults, where a method has them
     "privacy": "gaussian(clip=1.0, noise=0.5)",
     "batch": "none",
     "features": "head.*,conv2.*",
+    "shares": "head.*,conv2.*",
     "linkage": "average",
     "equal": True,
 }
@@ -298,7 +299,7 @@ def test_the_words_of_a_method_build_it_again(name):
         said["first"] = "uniform(n=7)"
     elif parameters(name).get("first") and name != "meta":
         said["first"] = "clustered"
-    if name in ("fedmes", "hierarchical", "fedavg", "fedprox"):  # noise is for means
+    if name in ("fedmes", "hierarchical", "fedavg", "fedprox", "lg-fedavg"):  # noise is for means
         said["aggregate"] = "mean"
     method = build_method(name, said)
     again, silent = words_of(method.recipe)

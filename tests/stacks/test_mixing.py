@@ -160,6 +160,15 @@ def test_composition_keeps_rows_even_where_they_sum_to_one_with_negative_entries
     close((gossip @ mean).to_dense(), gossip.to_dense() @ normalised(mean))
     close((mean @ gossip).to_dense(), normalised(mean) @ gossip.to_dense())
     close((gossip @ mean).total, torch.ones(2, dtype=torch.float64))
+    close((gossip @ Mixing.gather(torch.tensor([1, 0]), 2)).to_dense(), gossip.to_dense().flip(1))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_composition_of_sums_is_a_sum_whatever_their_signs():
+    sums = Mixing.dense(torch.tensor([[2.0, -1.0], [0.0, 3.0]]), "none")
+    both = sums @ sums
+    close(both.to_dense(), sums.to_dense() @ sums.to_dense())
+    assert both.rest == "none"
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -192,6 +201,14 @@ def test_float32_sums_over_many_senders_are_as_good_as_float64(form):
     out = mixing @ rows
     assert out.dtype == torch.float32
     assert float((out.double() / exact - 1).abs().max()) < 1.5 * torch.finfo(torch.float32).eps
+
+
+def test_links_in_any_order_are_the_same_mixing():
+    receiver, sender, weight = torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0]), torch.tensor([0.5, 0.25, 1.0])
+    rising = Mixing.sparse(receiver, sender, weight, (3, 3), "none")
+    for order in ([2, 0, 1], [1, 0, 2]):
+        other = Mixing.sparse(receiver[order], sender[order], weight[order], (3, 3), "none")
+        assert all(torch.equal(a, b) for a, b in zip(rising.links, other.links, strict=True))
 
 
 def test_a_pair_named_twice_adds_up():

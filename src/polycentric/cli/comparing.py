@@ -42,7 +42,7 @@ def compare(
 
     A setting that a method does not have is left out for it, so `--set mu=0.1` reaches fedprox only. Settings in
     brackets make rows of one method: `fesem(k=2) fesem(k=8)`. A difference is called one only where it is larger than
-    two standard errors over three seeds or more.
+    as many standard errors as Student's t asks (2.8 with five seeds), over three seeds or more.
 
     Example: polycentric compare nofed fedavg "fesem(k=4)" --data digits --partition rotations=4 --seeds 5
     """

@@ -39,24 +39,27 @@ def privacy(
     from ..errors import require
     from ..methods import dp_fedavg
     from ..parts import accountant
+    from ..parts.select import Poisson, Uniform
     from ..runs.guarantee import calibrated, delta_of, releases
     from .screen import stdout, tell, titled
 
     both = noise is not None and epsilon is not None
     require(not both, f"noise={noise} and epsilon={epsilon}: one is found from the other, so drop one of them")
+    drawn = Poisson(share) if sampling == "poisson" else Uniform(share=share)
     least = delta_of(delta, clients)
-    method = dp_fedavg(share=share, sampling=sampling, noise=noise, epsilon=epsilon)
+    method = dp_fedavg(select=drawn, noise=noise, epsilon=epsilon)
     method = calibrated(method, rounds, clients, least)
     told = releases(method, rounds, clients)
     require(told is not None, f"noise={noise} hides nothing: use a positive number, such as 1")
     hidden = told or []
     factor = 2.0 if hidden[0].neighbours == "replace" else 1.0
     z = factor * hidden[0].noise
+    spent = accountant.epsilon(hidden, least)
     found: dict[str, Any] = {
         "noise": z,
         "delta": least,
         "neighbours": hidden[0].neighbours,
-        "epsilon": accountant.epsilon(hidden, least),
+        "epsilon": spent,
         "epsilon_rdp": accountant.epsilon(hidden, least, "rdp"),
         "epsilon_zero": accountant.epsilon([accountant.Release(z, times=rounds)], least),
     }
@@ -66,7 +69,7 @@ def privacy(
     title = f"{rounds:,} rounds of {share:.3g} of {clients:,} clients ({sampling}), noise {z:.4g}, delta {least:.3g}"
     table = titled(title, "neighbours", "accountant", right=["epsilon"])
     meaning = accountant.WORDS[hidden[0].neighbours].format(unit="client")
-    table.add_row(meaning, accountant.named(hidden, found["epsilon"]), f"{found['epsilon']:.4g}")
+    table.add_row(meaning, accountant.named(hidden, spent), f"{spent:.4g}")
     table.add_row("", "rdp", f"{found['epsilon_rdp']:.4g}")
     table.add_row(accountant.WORDS["zero"].format(unit="client"), "exact", f"{found['epsilon_zero']:.4g}")
     stdout.print(table)

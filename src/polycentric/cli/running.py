@@ -192,6 +192,14 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
         say(f"note: {summary['dropped']} client updates were NaN or infinite and were left out")
     if summary.get("attackers"):
         say(f"note: {summary['attackers']} clients were simulated attackers; scores are over the others")
+    if found := summary.get("unseen"):
+        shown = {way: scores["micro_accuracy"] for way, scores in found.items() if "micro_accuracy" in (scores or {})}
+        if shown:
+            ways = ", ".join(f"{way} {share:.1%}" for way, share in shown.items())
+            say(
+                f"note: accuracy on a device that was never seen: {ways}"
+                + (f" ({found['note']})" if found["note"] else "")
+            )
     if found := summary.get("optimistic"):
         each, one = found.get("micro_accuracy"), found["one_center"].get("micro_accuracy")
         if each is not None and one is not None:

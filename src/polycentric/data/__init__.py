@@ -12,7 +12,13 @@ from .from_table import (
     table as table,
     table_report as table_report,
 )
-from .generated import minority as minority, mixture as mixture, synthetic as synthetic, teacher as teacher
+from .generated import (
+    domains as domains,
+    minority as minority,
+    mixture as mixture,
+    synthetic as synthetic,
+    teacher as teacher,
+)
 from .label_skew import (
     describe as describe,
     heat_map as heat_map,

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require
 
+MOST_VALUES = 1000  # of a protected attribute
 Kind = Literal["classes", "labels", "numbers"]  # one of several classes; any of several labels; numbers
 Inputs = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of several inputs that lie end to end in one row
 
@@ -37,6 +38,7 @@ class Split:
     y: Tensor  # (examples,) or (examples, targets)
     offset: Tensor  # (clients + 1,) int64
     piece: Tensor | None = None  # (clients,) int64, the run of examples a client reads; None: client k reads run k
+    protected: Tensor | None = None  # (examples,) int64, a protected attribute; None: it is not known
 
     def __post_init__(self) -> None:
         require(len(self.x) == len(self.y), f"a split has {len(self.x)} examples but {len(self.y)} labels")
@@ -69,7 +71,8 @@ class Split:
         """One client's examples, as a split of one client."""
         first = int(self.first[client])
         last = first + int(self.sizes[client])
-        return Split(self.x[first:last], self.y[first:last], torch.tensor([0, last - first]))
+        protected = None if self.protected is None else self.protected[first:last]
+        return Split(self.x[first:last], self.y[first:last], torch.tensor([0, last - first]), protected=protected)
 
     def only(self, mask: Tensor) -> Split:
         """Some of the examples, (examples,) bool; a client may be left with none."""
@@ -80,15 +83,17 @@ class Split:
 
     def to(self, device: torch.device | str) -> Split:
         """The same examples on a device; offsets stay where the schedule is made, on the host."""
-        return replace(self, x=self.x.to(device), y=self.y.to(device))
+        protected = None if self.protected is None else self.protected.to(device)
+        return replace(self, x=self.x.to(device), y=self.y.to(device), protected=protected)
 
     @staticmethod
-    def gathered(x: Tensor, y: Tensor, client: Tensor, n_clients: int) -> Split:
+    def gathered(x: Tensor, y: Tensor, client: Tensor, n_clients: int, protected: Tensor | None = None) -> Split:
         """Sort examples by client, keeping their order within a client."""
         order = torch.argsort(client, stable=True)
         sizes = torch.bincount(client, minlength=n_clients)
         offset = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        return Split(x[order].contiguous(), y[order].contiguous(), offset)
+        protected = None if protected is None else protected[order]
+        return Split(x[order].contiguous(), y[order].contiguous(), offset, protected=protected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +143,7 @@ class Federation:
     clients: tuple[str, ...]  # names of the clients
     group: Tensor | None = None  # (clients,) known population of each client: to judge by, never to learn from
     group_names: tuple[str, ...] = ()
-    protected: Tensor | None = None  # (clients,) protected attribute, for fairness
+    protected: Tensor | None = None  # (clients,) the commonest protected attribute of a client's examples
     note: str = ""  # what the reader of a number must know about these data
     symbols: int = 0  # size of the alphabet where x holds symbols
     targets: tuple[str, ...] = ()  # names of the numbers to predict, where they have any
@@ -170,6 +175,19 @@ class Federation:
     def n_outputs(self) -> int:
         """Numbers a model must put out: one for each class or label, or one for each number to predict."""
         return len(self.classes) or (self.train.y.shape[1] if self.train.y.dim() == 2 else 1)
+
+    @property
+    def n_protected(self) -> int:
+        """Values that the protected attribute of an example may have, 0 and up; 0: it is not known."""
+        parts = [s.protected for s in (self.train, self.valid, self.test) if s.protected is not None and len(s)]
+        if self.train.protected is None or not parts:
+            return 0
+        low, high = min(int(z.min()) for z in parts), max(int(z.max()) for z in parts)
+        good = 0 <= low and high < MOST_VALUES
+        require(
+            good, f"data '{self.name}': a protected attribute is a number from 0 up, not {low} to {high}: renumber it"
+        )
+        return high + 1
 
     @property
     def kind(self) -> Kind:

@@ -32,6 +32,7 @@ def from_arrays(
     client: PerExample | None = None,
     test: PerExample | None = None,
     group: PerExample | None = None,
+    protected: PerExample | None = None,
     classes: Sequence[str] | None = None,
     columns: Sequence[str] = (),
     targets: Sequence[str] = (),
@@ -49,6 +50,7 @@ def from_arrays(
         client: whose every example is; None: they must be dealt by a partition.
         test: True for test examples; None: a fifth at every client.
         group: a known population of every example, to judge by.
+        protected: a protected attribute of every example, for methods that hide it.
         classes: names of the classes 0 .. C-1; None: as y calls them.
         columns: names of the features.
         targets: names of the numbers to predict.
@@ -84,6 +86,7 @@ def from_arrays(
         test=None if flag is None else torch.from_numpy(flag.astype(bool)),
         group=of,
         group_names=groups,
+        protected=None if protected is None else _named(name, "protected", protected, n)[0],
         note=note,
         symbols=symbols,
         targets=printable(targets),

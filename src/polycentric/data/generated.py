@@ -4,6 +4,7 @@
     teacher(rho)              regression; every client has its own true vector near a common one
     minority(share)           two classes, the rarer one at a few clients only
     mixture(k)                regression; k true vectors, every client has one of them
+    domains(clients)          regression; one curved truth, every client sees it from another side
 
 All draw every number by its key, so client k is the same however many clients there are.
 """
@@ -151,6 +152,23 @@ def mixture(
     return _pool(f"mixture({k})", x, y.float(), test=test, note=note, group=group, group_names=names)
 
 
+def domains(clients: int = 2, examples: int = 200, apart: float = 2.0, noise: float = 0.1, seed: int = 0) -> Pool:
+    """Regression of one curved function of two inputs, of which every client sees another part.
+
+        x ~ N(m_k, I),  m_k = apart (cos 2 pi k / m, sin 2 pi k / m)         y = |x|^2 / 4 + noise * e,  e ~ N(0, 1)
+
+    Where client k is, y rises along m_k, and at the client across from it the other way, so that no linear model serves
+    both; each has a good one of its own.
+    """
+    _check("domains", clients=clients, dimension=2, examples=examples, seed=seed, apart=apart, noise=noise)
+    k = torch.arange(clients)[:, None]
+    angle = 2 * math.pi * k.double() / clients
+    mean = apart * torch.cat([angle.cos(), angle.sin()], 1)
+    x = mean[:, None] + draw.normal(seed, "x", k, _grid(2 * examples)).view(clients, examples, 2)
+    y = x.square().sum(-1) / 4 + noise * draw.normal(seed, "e", k, _grid(examples))
+    return _pool(f"domains({clients})", x, y.float())
+
+
 def _pool(name: str, x: Tensor, y: Tensor, classes: tuple[str, ...] = (), **more: Any) -> Pool:
     """A pool of x (clients, examples, d) and y (clients, examples); a `group` is that of every client."""
     clients, n = y.shape
@@ -194,3 +212,6 @@ register(Pool, "synthetic", synthetic, about=MADE)
 register(Pool, "minority", minority, about="minority(clients,share): two classes, the rarer one at a few clients only")
 register(Pool, "teacher", teacher, about="linear regression, each client's true vector near a common one")
 register(Pool, "mixture", mixture, about="mixture(k): linear regression, k true vectors, each client has one of them")
+register(
+    Pool, "domains", domains, about="domains(clients): regression of a curved truth, seen by each from another side"
+)

@@ -128,8 +128,11 @@ def deal(pool: Pool, partition: Partition, seed: int = 0, *, valid: float = 0.0,
     is_valid = _held_out(replace(pool, test=is_test), valid, seed, "valid")
     pool = filled(pool, ~is_test & ~is_valid)
 
+    values = None if pool.protected is None else torch.unique(pool.protected, return_inverse=True)[1]  # from 0 up
+
     def part(mask: Tensor) -> Split:
-        return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients))
+        protected = None if values is None else values[mask]
+        return Split.gathered(pool.x[mask], pool.y[mask], client[mask], len(pool.clients), protected)
 
     return Federation(
         name=pool.name,

@@ -32,6 +32,7 @@ def outline(federation: Federation) -> dict[str, Any]:
         "scaling": None if scaling is None else {"mean": scaling.mean.tolist(), "spread": scaling.spread.tolist()},
         "group": None if group is None else group.tolist(),
         "sizes": {part: getattr(federation, part).sizes.tolist() for part in ("train", "valid", "test")},
+        "protected": federation.n_protected,
         "fingerprint": federation.fingerprint,
     }
 
@@ -63,4 +64,5 @@ def _zeros(told: Mapping[str, Any], sizes: Tensor) -> Split:
     found, piece = torch.unique(sizes, return_inverse=True)
     offset = torch.cat([torch.zeros(1, dtype=torch.int64), found.cumsum(0)])
     x, y = (torch.zeros((), dtype=_TYPES[told[key][0]]).expand(int(offset[-1]), *told[key][1]) for key in "xy")
-    return Split(x, y, offset, piece)
+    values = int(told.get("protected", 0))  # of earlier versions: none
+    return Split(x, y, offset, piece, torch.tensor(values - 1).expand(len(y)) if values else None)

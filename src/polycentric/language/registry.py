@@ -18,9 +18,9 @@ from ..errors import unknown
 
 # Modules that register parts. They are above this one, so they are imported by name and only when a word is looked up
 # that nobody has registered yet: `polycentric.data` alone then knows the partition `cells` too.
-ROOMS = """data parts.aggregate parts.attack parts.before_rule parts.denoise parts.objective parts.optimizer
-parts.privacy parts.select simulate.clock stacks.stack topology topology.cells.by_cell topology.cells.deal
-topology.cells.map topology.cells.shapes topology.cells.tables topology.graphs.networks""".split()
+ROOMS = """data parts.aggregate parts.attack parts.before_rule parts.denoise parts.example_noise parts.objective
+parts.optimizer parts.privacy parts.select simulate.clock stacks.stack topology topology.cells.by_cell
+topology.cells.deal topology.cells.map topology.cells.shapes topology.cells.tables topology.graphs.networks""".split()
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,3 +22,4 @@ from .measure import Fisher as Fisher, Forget as Forget, Gradient as Gradient, M
 from .meta_gradient import Maml as Maml
 from .sdca import Sdca as Sdca
 from .train import Train as Train
+from .with_auxiliary import TrainWithAuxiliary as TrainWithAuxiliary

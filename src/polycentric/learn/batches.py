@@ -49,6 +49,16 @@ def plan_of(cohort: Cohort, epochs: int, steps: int | None, batch: int | None) -
     return Plan(done * per_epoch if steps is None else done, batch)
 
 
+def appearances(plan: Plan, cohort: Cohort) -> Tensor:
+    """How often every client uses any one of its examples in a round, at most, (cohort,).
+
+    An epoch uses every example once, in one of its p_k batches, so s steps use each at most ceil(s / p_k) times: E
+    epochs E times; with `batch=None` every step. Fewest batches, most appearances: the smallest client's.
+    """
+    per_epoch = _per_epoch(replace(cohort, sizes=plan.sizes(cohort)), plan.batch).clamp(min=1)
+    return -(-plan.steps // per_epoch)
+
+
 def rows_at(x: Tensor, index: Tensor) -> Tensor:
     """`x[index]`, copied row by row; on a processor several times as fast as one number after another."""
     return x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
@@ -61,7 +71,8 @@ def batch_at(task: Task, split: Split, augment: Augment | None, index: Tensor, w
     else:
         index, key = unpack(index)
         x = augment(rows_at(split.x, index), key)
-    return Batch(task.inputs(x), task.targets(rows_at(split.y, index)), weight.to(task.dtype))
+    protected = None if split.protected is None or not task.auxiliary else rows_at(split.protected, index)
+    return Batch(task.inputs(x), task.targets(rows_at(split.y, index)), weight.to(task.dtype), protected)
 
 
 class BatchSchedule:

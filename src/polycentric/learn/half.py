@@ -30,6 +30,11 @@ class TrainOnHalf(Learner):
 
     def __post_init__(self) -> None:
         require(self.half in (0, 1), f"TrainOnHalf.half must be 0 or 1, got {self.half}")
+        require(
+            not self.train.hides,
+            f"hide={self.train.hide} hides examples, but what is learned on halves is judged by the examples of the "
+            "other half, without noise: leave hide out, or give the number of centers, as k=4",
+        )
 
     def plan(self, cohort: Cohort) -> Plan:
         """As training, on half the examples."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..parts.accountant import Release
 from ..parts.optimizer import Rule
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
@@ -28,14 +29,20 @@ class UpdateSpec(NamedTuple):
     rule: Rule
     weight_decay: float = 0.0
     through_task: bool = False  # the objective reads params through the task only, and never a row as such
+    rates: tuple[tuple[str, float], ...] = ()  # (name, what the step of this name is multiplied by); others: 1
+
+    def rate(self, name: str) -> float:
+        """Of a name."""
+        return dict(self.rates).get(name, 1.0)
 
 
 Descent = Callable[[Objective, Stacks, Stacks, Tensor, UpdateSpec], Stacks]
 
 
 def gradients_at_once(loss: LossOfOne, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient of the loss of every example, (batch, width), batched."""
-    found: Tensor = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(model, x, y)
+    """The gradient of the loss of every example, (batch, width), batched; modules that draw do so for each example."""
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
+    found: Tensor = each(model, x, y)
     return found
 
 
@@ -61,7 +68,7 @@ def stepped(gradient: Stacks, params: Stacks, moments: Stacks, lr: Tensor, spec:
     for name, w in params.items():
         g = gradient[name] + spec.weight_decay * w if spec.weight_decay else gradient[name]
         step, after = spec.rule.update(g, moments_of(name, moments))
-        new[name] = torch.addcmul(w, step, lr, value=-1)  # one pass over the row
+        new[name] = torch.addcmul(w, step, lr, value=-spec.rate(name))  # one pass over the row
         new |= {f"{name}.{moment}": value for moment, value in after.items()}
     return new
 
@@ -75,6 +82,8 @@ class Learner(ABC):
     """A scan over a client's batches. `begin` and `end` see the whole block, `step` sees one client."""
 
     passes: float = 1.0  # what an example costs, in gradients of its loss
+    hides: bool = False  # whether what it writes hides every single example, as far as `release` says
+    writes: tuple[str, ...] | None = None  # the names it changes; None: whatever it likes
 
     def fitted(self, n_clients: int) -> Self:
         """The same learner, knowing how many clients there are."""
@@ -100,6 +109,14 @@ class Learner(ABC):
     def work(self, cohort: Cohort) -> Plan:
         """What the steps cost, for a clock: the plan, where a step is a step."""
         return self.plan(cohort)
+
+    def release(self, sizes: Tensor) -> Release | None:
+        """What a round of it tells about one example of clients of these sizes, at most; None: nothing is promised."""
+        return None
+
+    def rows_held(self, task: Task) -> int:
+        """Rows as wide as the model that a client's step holds at once: a block had better have fewer clients then."""
+        return 1
 
     @abstractmethod
     def begin(self, rows: Stacks, cohort: Cohort, task: Task) -> Stacks:
@@ -135,5 +152,5 @@ class Executor(ABC):
         """The rows that the learner changed, (block, width)."""
 
     @abstractmethod
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples (block, batch, *shape): (block, batch, outputs)."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples (block, batch, ...): (block, batch, outputs)."""

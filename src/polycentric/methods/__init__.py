@@ -18,8 +18,10 @@ from .fedprox import fedprox as fedprox
 from .fedsgd import fedsgd as fedsgd
 from .fesem import fesem as fesem
 from .fomaml import fomaml as fomaml
+from .gate import gate as gate
 from .hierarchical import hierarchical as hierarchical
 from .ifca import ifca as ifca
+from .lg_fedavg import lg_fedavg as lg_fedavg
 from .maml import maml as maml
 from .matcha import matcha as matcha
 from .meta import meta as meta
@@ -34,6 +36,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     for recipe in (
         *(nofed, fedsgd, fedavg, fedprox, feddane, feddist, feddws, fedcurv, dp_fedavg, dp_fed_ls),
         *(reptile, maml, fomaml, meta),
+        *(lg_fedavg, gate),
         *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, fedmes, hierarchical),
     )
 }

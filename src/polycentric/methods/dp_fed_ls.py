@@ -11,14 +11,16 @@ Reference:   Liang, Wang, Gu, Osher, Yao, Differentially private federated learn
              https://arxiv.org/abs/2005.00218
 """
 
-from dataclasses import replace
 from typing import Any, Literal
 
-from ..method import Average, Center, Method, recipe
+from ..learn import Train
+from ..method import Average, Center, Exchange, Method, Select, Star, recipe
 from ..parts.accountant import Neighbours
 from ..parts.denoise import Laplacian
+from ..parts.objective import Ball, Term
+from ..parts.privacy import Gaussian
+from ..parts.select import Poisson
 from ..stacks.stack import WHOLE, Cut
-from .dp_fedavg import dp_fedavg
 
 
 @recipe
@@ -26,14 +28,14 @@ def dp_fed_ls(
     *,
     sigma: float = 1.0,
     whole: bool = False,
-    share: float = 0.1,
-    sampling: Literal["poisson", "fixed"] = "poisson",
+    select: Select = Poisson(0.1),
     clip: float = 1.0,
     noise: float | None = None,
     epsilon: float | None = None,
     neighbours: Neighbours | Literal["auto"] = "auto",
     project: bool = True,
     center: Center = Average(),
+    terms: tuple[Term, ...] = (),
     cut: Cut = WHOLE,
     secret: bool = False,
     **training: Any,
@@ -45,8 +47,9 @@ def dp_fed_ls(
         whole: smooth the whole model as one vector, instead of tensor by tensor.
         project: after every local step too, the model is brought back to within `clip` of its start.
     """
-    drawn: dict[str, Any] = {"share": share, "sampling": sampling, "neighbours": neighbours, "secret": secret}
-    hidden: dict[str, Any] = {"clip": clip, "noise": noise, "epsilon": epsilon, "project": project}
-    smooth = Laplacian(sigma, whole) if sigma else None
-    method = dp_fedavg(**drawn, **hidden, denoise=smooth, center=center, cut=cut, **training)
-    return replace(method, name="dp-fed-ls")
+    noise = 1.0 if noise is None and epsilon is None else noise
+    smooth = Laplacian(sigma, whole)
+    privacy = Gaussian(clip, noise, epsilon, neighbours, denoise=smooth if sigma else None, secret=secret)
+    train = Train(terms=(*terms, *((Ball(clip),) if project else ())), **training)
+    exchange = Exchange((train,), Star.counting(select), select, optimizer=center, privacy=privacy)
+    return Method.of("dp-fed-ls", exchange, cut=cut)

@@ -8,8 +8,8 @@ Every client counts the same, whatever it has, and M is no secret: it does not d
 empty cohort releases noise. Neighbours, and what epsilon means, are in `parts.accountant`: a client added or removed
 (Poisson), or replaced by another (fixed size), which moves the sum twice as far.
 
-Symbols:     q = `share`, C = `clip`, z = `noise`, m = clients that have data.
-Reduces to:  `fedavg` with equal weights, where clip = inf, noise = 0 and share = 1.
+Symbols:     q = `select.rate`, C = `clip`, z = `noise`, m = clients that have data.
+Reduces to:  `fedavg` with equal weights, where clip = inf, noise = 0 and all take part.
 Beware:      noise on the mean falls with one over M: a few dozen clients are too few for a useful model.
 Reference:   McMahan et al., Learning differentially private recurrent language models, ICLR 2018,
              https://arxiv.org/abs/1710.06963; Andrew et al., NeurIPS 2021, https://arxiv.org/abs/1905.03871
@@ -24,15 +24,14 @@ from ..parts.accountant import Neighbours
 from ..parts.denoise import Denoise
 from ..parts.objective import Ball, Term
 from ..parts.privacy import Gaussian
-from ..parts.select import Poisson, Uniform
+from ..parts.select import Poisson
 from ..stacks.stack import WHOLE, Cut
 
 
 @recipe
 def dp_fedavg(
     *,
-    share: float = 0.1,
-    sampling: Literal["poisson", "fixed"] = "poisson",
+    select: Select = Poisson(0.1),
     clip: float = 1.0,
     noise: float | None = None,
     epsilon: float | None = None,
@@ -50,8 +49,7 @@ def dp_fedavg(
     """FedAvg with client-level differential privacy; `training` are the arguments of `Train`.
 
     Arguments:
-        share: of the clients that takes part in a round, on average (Poisson) or exactly (fixed).
-        sampling: "poisson" or "fixed".
+        select: who takes part: `Poisson(q)`, or `Uniform(share=q)` for cohorts of fixed size.
         clip: length that no update exceeds.
         noise: standard deviation of the noise on the sum, over the clip; 1 where no epsilon is given.
         epsilon: in place of noise: as much as the rounds of the run need for it.
@@ -67,9 +65,6 @@ def dp_fedavg(
     noise = 1.0 if noise is None and epsilon is None else noise
     privacy = Gaussian(clip, noise, epsilon, neighbours, quantile, pace, denoise=denoise, secret=secret)
     require(not project or quantile is None, "project=True needs a clip that stays: leave out quantile, or project")
-    require(sampling in ("poisson", "fixed"), f"sampling must be poisson or fixed, got {sampling!r}")
-    drawn: Select = Poisson(share) if sampling == "poisson" else Uniform(share=share)
-    star = Star(expected=share) if sampling == "poisson" else Star(equal=True)
     train = Train(terms=(*terms, *((Ball(clip),) if project else ())), **training)
-    exchange = Exchange((train,), star, drawn, optimizer=center, privacy=privacy)
+    exchange = Exchange((train,), Star.counting(select), select, optimizer=center, privacy=privacy)
     return Method.of("dp-fedavg", exchange, cut=cut)

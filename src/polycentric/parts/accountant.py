@@ -43,10 +43,15 @@ WORDS = {
 class Chance(NamedTuple):
     """How a cohort is drawn."""
 
-    kind: Literal["all", "poisson", "fixed"] = "all"
+    kind: Literal["all", "poisson", "fixed", "some"] = "all"  # "some": in a way that gains nothing
     rate: float = 1.0  # of every member, to take part
     n: int = 0  # fixed: so many
     of: int = 0  # of so many
+
+    @property
+    def gains(self) -> bool:
+        """Whether it is worth anything that nobody knows who was drawn."""
+        return self.kind in ("poisson", "fixed")
 
 
 class Release(NamedTuple):
@@ -81,7 +86,7 @@ def epsilon(
     if not there or any(release.noise <= 0 for release in there):
         return math.inf if there else 0.0
     plain = _exact(math.fsum(release.times / release.noise**2 for release in there) ** -0.5, delta)
-    if all(release.chance.kind == "all" for release in there):
+    if not any(release.chance.gains for release in there):
         return plain
     # Whoever is drawn less often is never told more of: what holds without sampling holds with it.
     found = min(plain, _accounted(there, delta, "rdp", FINE, tuple(orders) if orders else None))
@@ -92,7 +97,7 @@ def epsilon(
 def named(releases: Sequence[Release], found: float) -> str:
     """By what an epsilon was found: "exact", "pld" or "rdp"."""
     there = _agreed(releases)
-    if all(release.chance.kind == "all" for release in there):
+    if not any(release.chance.gains for release in there):
         return "exact"
     return "rdp" if there[0].neighbours == "replace" or found >= LARGE else "pld"
 

@@ -7,9 +7,11 @@
 and whatever else it received or keeps. A term can be added to every method that trains.
 """
 
+import math
 import warnings
 from abc import ABC
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,6 +22,8 @@ from ..stacks.stack import Stacks
 
 class Term(ABC):  # noqa: B024 - both verbs have a meaning when left out
     """Something a client minimises besides its loss."""
+
+    blind: ClassVar[bool] = False  # it reads the model and what came down, and nothing else that examples have told
 
     def penalty(self, row: Stacks) -> Tensor | float:
         """A number, differentiable in `row["model"]`."""
@@ -46,6 +50,7 @@ class Prox(Term):
 
     mu: float
     implicit: bool = False
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, mu=">= 0; try 0.1")
@@ -67,6 +72,8 @@ class Prox(Term):
 class AdaptiveProx(Term):
     """mu/2 |w - start|^2 with a mu that comes down from the center, which raises and lowers it."""
 
+    blind = True
+
     def penalty(self, row: Stacks) -> Tensor | float:
         """mu/2 |w - start|^2."""
         return row["mu"][0] / 2 * (row["model"] - row["start"]).square().sum()
@@ -82,12 +89,15 @@ class Ball(Term):
     """
 
     radius: float
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, radius="> 0; try 1")
 
     def correct(self, new: Tensor, row: Stacks, lr: Tensor | float) -> Tensor:
         """Back to the ball."""
+        if self.radius == math.inf:
+            return new
         way = new - row["start"]
         return row["start"] + way * (self.radius / way.square().sum().sqrt().clamp(min=self.radius))
 
@@ -110,6 +120,7 @@ class Ridge(Term):
 
     strength: float
     name: str = "model"
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, strength=">= 0; try 0.0001")
@@ -130,6 +141,7 @@ class MultiTask(Term):
     """
 
     strength: float
+    blind = True
 
     def __post_init__(self) -> None:
         within(self, strength=">= 0; try 0.001")

@@ -195,7 +195,7 @@ class Gaussian(Privacy):
         if not self.noise:
             return None
         ways: dict[Neighbours, Release] = {"zero": Release(self.noise)}
-        if weighs == "fixed" and chance.kind != "fixed":
+        if weighs == "fixed" and chance.kind in ("poisson", "all"):
             ways["add"] = Release(self.noise, chance, "add")
         if weighs != "examples" and chance.kind == "fixed":
             ways["replace"] = Release(self.noise / 2, chance, "replace")

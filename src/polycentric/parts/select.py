@@ -35,8 +35,8 @@ class Select(ABC):
         """Some of everyone."""
 
     def chance(self, able: int) -> Chance:
-        """How a cohort is drawn of so many; a draw that gains no privacy counts as everyone."""
-        return Chance()
+        """How a cohort is drawn of so many; by default in a way that gains no privacy."""
+        return Chance("some")
 
     def fitted(self, topology: Any) -> Select:
         """Itself, once the topology beside it is known; a `Topology`, which stands above this room."""
@@ -68,6 +68,10 @@ def _warn_of_few(wanted: int, everyone: Cohort) -> None:
 @dataclass(frozen=True)
 class Everyone(Select):
     """All clients that have data, every time."""
+
+    def chance(self, able: int) -> Chance:
+        """Nobody is drawn."""
+        return Chance()
 
     def __call__(self, memory: Stacks, everyone: Cohort) -> Cohort:
         """Everyone."""
@@ -262,7 +266,7 @@ class Active(Select):
         score = self.scores(memory, everyone)
         race = score - (-uniform(*everyone.key, "active", everyone.index).log()).log()
         by_value = race.argsort(descending=True, stable=True)[: self.by_value(score)]
-        left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, 2.0)
+        left = uniform(*everyone.key, "explore", everyone.index).index_fill(0, by_value, math.inf)
         chosen = torch.cat([by_value, left.argsort()[: n - len(by_value)]]).sort().values
         cohort = everyone[chosen]
         if not self.weigh:

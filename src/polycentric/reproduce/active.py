@@ -45,7 +45,7 @@ def _fewer(text: str, tasks: Sequence[str], selection: str = "active", low: floa
         shown = listed({task: 100 * share for task, share in saved.items()}, "{} {:.0f} %")
         holds = all(low <= share <= high for share in saved.values())
         if holds and low > 0 and not all(less(*pair) for pair in pairs.values()):
-            return None, f"rounds saved: {shown}, but not by more than two standard errors, seed by seed"
+            return None, f"rounds saved: {shown}, but not beyond doubt, seed by seed"
         return holds, f"rounds saved: {shown}"
 
     return claim_by_seed(text, {(task, w): f"{task}, {w}" for task in tasks for w in (selection, "uniform")}, judge)

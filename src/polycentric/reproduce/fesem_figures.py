@@ -19,7 +19,7 @@ from ..runs.metrics import Integers
 from ..runs.start import open as open_run
 from ..topology.clusters.assignment import shared_information
 from .fesem_table2 import FESEM_TABLE2, REFERENCE, STAND_INS, cell
-from .judge import claim_by_seed, claim_of_row, error_of, finite, listed
+from .judge import claim_by_seed, claim_of_row, clearly, error_of, finite, listed
 from .rows import at_end, clients_of, history, rows
 from .table import Claim, Draw, Measure, Row, Runs, Table, Verdict, figure
 
@@ -138,7 +138,7 @@ AGREE, BY_SIZE = (_setting("FeSEM(4)", "unipen62", what) for what in (ARI, SIZE)
 def _sites(found: list[float]) -> Verdict:
     mean, error = statistics.fmean(found), error_of(found) if len(found) > 1 else 0.0
     words = f"ARI {mean:.2f} ± {error:.2f} with the 17 sites, where 0 is chance and 1 the same groups"
-    return (mean > 0 if abs(mean) > 2 * error else None), words
+    return clearly(found), words
 
 
 def _not_size(found: list[float]) -> Verdict:

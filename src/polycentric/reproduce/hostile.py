@@ -11,7 +11,7 @@ from typing import Any
 from ..report.figure import Drawn, Panel, heat
 from ..runs.grid import finished, run_cells
 from ..runs.settings import Settings
-from .judge import claim_by_seed
+from .judge import MISSING, claim_by_seed, clearly, every
 from .rows import at_end, cell, rows
 from .table import Claim, Row, Runs, Table, Verdict, figure
 
@@ -93,20 +93,32 @@ def _counts(found: dict[str, list[float]]) -> list[int]:
 
 def _holds(partition: str, rule: str) -> Claim:
     def judge(found: dict[str, list[float]]) -> Verdict:
+        if any(map(math.isnan, found[CLEAN])):
+            return None, MISSING
         seeds = min(map(len, found.values()))  # those that all rows have
         means = {attack: statistics.fmean(values[:seeds]) for attack, values in found.items()}
         clean, attacks = means.pop(CLEAN), len(ATTACKS) - 1
-        held = _held(clean, list(means.values()))
-        said = f"{held} of {attacks} on average over seeds, {', '.join(map(str, _counts(found)))} by seed"
-        lost = {attack: clean - accuracy for attack, accuracy in means.items()}
+        said = f"{_held(clean, list(means.values()))} of {attacks} on average over seeds"
+        said += f", {', '.join(map(str, _counts(found)))} by seed"
+        sure = {attack: _within(found[CLEAN], found[attack]) for attack in means}
+        beyond = [attack for attack, within in sure.items() if within is False]
+        said += f"; clearly within {list(sure.values()).count(True)}, clearly beyond {len(beyond)}"
+        lost = {attack: math.inf if math.isnan(each) else clean - each for attack, each in means.items()}
         worst = max(lost, key=lambda attack: lost[attack])
-        holds = False if held < attacks else True if seeds >= SEEDS else None  # one seed does not say that it holds
-        return holds, f"{said}; most points are lost under {worst}: {lost[worst]:.1f}"
+        most = f"most points are lost under {worst}: {lost[worst]:.1f}"
+        return every(sure.values()), f"{said}; {most if lost[worst] < math.inf else f'it diverges under {worst}'}"
 
     settings = {CLEAN: _name(partition, MEAN, CLEAN)}
     settings |= {attack: _name(partition, rule, attack) for attack in ATTACKS if attack != CLEAN}
     text = f"{partition}, {rule}: within {POINTS:g} points of the mean that nobody attacks, under every attack."
-    return claim_by_seed(text, settings, judge)
+    return claim_by_seed(text, settings, judge, lambda values, setting: values.get(setting) or [])
+
+
+def _within(clean: list[float], attacked: list[float]) -> bool | None:
+    """Whether a rule clearly loses less than 3 points, or more, seed by seed; one that diverges in all has lost."""
+    if all(map(math.isnan, attacked)):
+        return False
+    return clearly([POINTS - (before - after) for before, after in zip(clean, attacked, strict=False)])
 
 
 def _lost(runs: Runs, partition: str) -> Panel:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..runs.paired import FEWEST, margin
 from .table import Claim, Values, Verdict
 
 Label = TypeVar("Label")
@@ -35,11 +36,14 @@ def error_of(numbers: Sequence[float]) -> float:
 
 
 def clearly(differences: Sequence[float]) -> bool | None:
-    """Whether differences, seed by seed, are above zero by more than two standard errors, or below; None in between."""
-    if len(differences) < 2:
+    """Whether differences, seed by seed, are clearly above zero, or below; None in between.
+
+    The rule of `compare`: three seeds or more, and `margin` standard errors (Student's t, 95 %).
+    """
+    if len(differences) < FEWEST:
         return None
     middle = statistics.fmean(differences)
-    return middle > 0 if abs(middle) > 2 * error_of(differences) else None
+    return middle > 0 if abs(middle) > margin(len(differences)) * error_of(differences) else None
 
 
 def less(low: Sequence[float], high: Sequence[float]) -> bool | None:

@@ -108,6 +108,7 @@ class Result:
     paper: float | None
     ours_mean: float | None
     ours_std: float | None
+    each: list[float | None]  # of every seed; None: not reached, or diverged
     seeds: int
     holds: bool | None
     note: str
@@ -232,7 +233,8 @@ def _result(table: Table, row: Row, values: list[float], wanted: int) -> Result:
     command = f'polycentric reproduce {table.name} --only "{row.setting}"'
     note = "; ".join(notes)
     what, data = row.what or table.what, row.data or table.data
-    return Result(what, row.setting, data, row.paper, mean, std, len(values), holds, note, command)
+    each = [None if math.isnan(value) else value for value in values]
+    return Result(what, row.setting, data, row.paper, mean, std, each, len(values), holds, note, command)
 
 
 def page(table: Table, results: list[Result], values: Values) -> str:
@@ -281,7 +283,7 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
                 shown.append("-" if r is None else _ours(r, 1 if abs(r.ours_mean or 0) >= 1 else 2))
             lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in found.values() if r is not None)} |")
             said = {column: r.note for column, r in found.items() if r is not None and r.note}
-            one = set(said.values())
+            one = set(said.values()) if len(said) == sum(r is not None for r in found.values()) else set()
             notes += [f"{line}: {n}" for n in one] if len(one) == 1 else [f"{line}, {c}: {n}" for c, n in said.items()]
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
     return lines

@@ -111,18 +111,17 @@ class Audit:
     """What attacks on a run came to, beside what the run promises."""
 
     attacks: tuple[Inference, ...]
-    promise: dict[str, Any] | None  # as `runs.guarantee.spent` has it
+    promises: dict[str, dict[str, Any]]  # by what is hidden, as `runs.guarantee.spent` has them
     canary: Canary | None = None
     notes: tuple[str, ...] = ()
 
     def allowed(self, unit: Unit) -> tuple[float, float] | None:
         """The (epsilon, delta) promised to one example or one client; None: nothing is."""
-        if self.promise is None or not math.isfinite(self.promise["epsilon"]):
-            return None
-        epsilon, delta, to = (self.promise[key] for key in ("epsilon", "delta", "unit"))
-        if unit == to:
-            return epsilon, delta
-        return of_a_part(epsilon, delta, self.promise["neighbours"]) if to == "client" else None
+        known = {to: found for to, found in self.promises.items() if math.isfinite(found["epsilon"])}
+        found = [(known[unit]["epsilon"], known[unit]["delta"])] if unit in known else []
+        if unit == "example" and "client" in known:  # who hides a client hides its examples
+            found.append(of_a_part(*(known["client"][key] for key in ("epsilon", "delta", "neighbours"))))
+        return min(found, key=lambda pair: most_auc(*pair), default=None)
 
     def bound(self, unit: Unit) -> dict[str, Any] | None:
         """What the promise allows any attack; None: nothing is promised."""
@@ -153,7 +152,7 @@ class Audit:
                     f"whatever anybody tries to find one {unit}: AUC at most {bound['auc']:.3f}, {least:.1%} at "
                     f"{AT[0]:.0%} false alarms (epsilon {bound['epsilon']:.3g}, delta {bound['delta']:.2g})"
                 )
-        if self.promise is None:
+        if not self.promises:
             lines.append("the run promises nothing, so nothing is said of attacks that were not tried")
         return [*lines, *([self.canary.words] if self.canary else []), *self.notes]
 
@@ -162,7 +161,7 @@ class Audit:
         units = dict.fromkeys(attack.unit for attack in self.attacks)
         return {
             "attacks": {attack.name: attack.to_json() for attack in self.attacks},
-            "promise": self.promise,
+            "promises": self.promises or None,
             "allowed": {unit: self.bound(unit) for unit in units},
             "canary": self.canary.to_json() if self.canary else None,
             "said": self.said,

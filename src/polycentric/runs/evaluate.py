@@ -32,13 +32,41 @@ CHUNK = 4096  # examples of one model at once
 FEW = 1000  # centers whose inner products are all computed
 MOST = 1 << 22  # products of two centers' numbers at once
 COLUMNS = 1 << 14  # parameters widened at once, of all models
+TENTHS = 10  # of a histogram
 RECTANGLE = 1 << 14  # examples of a block of models at once
 
 
 def evaluate(method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None = None) -> Scores:
-    """Every client's score on its part of `split`, before or after some local training of its own."""
+    """Every client's score on its part of `split`, before or after some local training of its own.
+
+    Where parts of the model could answer alone (a general and a private one behind a gate), how well each would do
+    stands beside it.
+    """
     state = assign_newcomers(method, state, clients)
-    return scored(clients, split, _predictions(method, state, clients, split, fine_tune))
+    scores = scored(clients, split, _predictions(method, state, clients, split, fine_tune))
+    for part in clients.task.answers:
+        alone = scored(clients, split, _predictions(method, state, clients, split, fine_tune, part))
+        scores = scores.beside(part, alone)
+    return scores
+
+
+def histograms(method: Method, state: State, clients: Simulation, split: Split) -> dict[str, float]:
+    """The share of all examples in every tenth of [0, 1], for parts that give each a number there, such as a gate.
+
+    `gate_share_0` is the share of examples with a(x) in [0, 0.1), `gate_share_9` that with a(x) in [0.9, 1].
+    """
+    found: dict[str, float] = {}
+    if not clients.task.shares or not len(split):
+        return found
+    state = assign_newcomers(method, state, clients)
+    for part in clients.task.shares:
+        counts = torch.zeros(TENTHS, dtype=torch.float64)
+        for _, outputs in _predictions(method, state, clients, split, None, part):
+            tenth = (outputs.flatten() * TENTHS).long().clamp(0, TENTHS - 1)
+            counts += torch.bincount(tenth, minlength=TENTHS).cpu().double()
+        clients.ranks.add(counts)
+        found |= {f"{part}_share_{k}": n / len(split) for k, n in enumerate(counts.tolist())}
+    return found
 
 
 def scored(clients: Simulation, split: Split, predictions: Iterable[tuple[Tensor, Tensor]]) -> Scores:
@@ -147,7 +175,7 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     tuned or stopped by it. With one center all three are the same. None where clients share no whole models:
     each is its own center, or keeps a part for itself.
     """
-    exchange = method.at(state.round)[-1]
+    exchange = method.in_use(state.round)
     own = exchange.topology.at_home or len(clients.task.names) > 1  # a second name is a client's own, kept or not
     if own or clients.federation.kind != "classes" or not len(split):
         return None
@@ -190,7 +218,7 @@ def dissimilarity(method: Method, state: State, clients: Simulation) -> float | 
     """
     if not clients.task.layouts["model"].width:
         return None
-    exchange, everyone = method.at(state.round)[-1], clients.everyone(state.round)
+    exchange, everyone = method.in_use(state.round), clients.everyone(state.round)
     everyone = everyone[~clients.attackers[everyone.index]]
     share = everyone.weights / everyone.weights.sum()
     squares, plain, mean = 0.0, torch.zeros(1), torch.zeros(1)
@@ -211,7 +239,7 @@ def consensus(method: Method, state: State, clients: Simulation) -> float | None
 
     In float64, some columns at a time.
     """
-    if not method.at(state.round)[-1].topology.at_home:
+    if not method.in_use(state.round).topology.at_home:
         return None
     rows, who = state.centers["model"], clients.everyone(state.round).index.to(state.centers["model"].device)
     squares = torch.zeros((), dtype=torch.float64, device=rows.device)
@@ -230,7 +258,7 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
     if not _one_model(method, state, clients) or not len(split):
         return {}
     rows = state.centers["model"]
-    learned = method.at(state.round)[-1].topology.learned(state.memory)
+    learned = method.in_use(state.round).topology.learned(state.memory)
     if learned is not None and bool(learned.any()):
         rows = rows[learned.to(rows.device)]
     loss, predicted = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
@@ -251,7 +279,7 @@ def edge_scores(method: Method, state: State, clients: Simulation, split: Split)
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
     if not _one_model(method, state, clients) or not len(split) or clients.federation.kind != "classes":
         return None
-    down = method.at(state.round)[-1].topology.down(state.memory, all_clients(clients, state), "model")
+    down = method.in_use(state.round).topology.down(state.memory, all_clients(clients, state), "model")
     receiver, sender, _ = down.links
     owner, everywhere, at_home = split.owner.cpu(), [], []
     for center, row in enumerate(state.centers["model"]):
@@ -274,7 +302,7 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
     that B asks for where they are many. No client's model is formed.
     """
     everyone = all_clients(clients, state)
-    down = method.at(state.round)[-1].topology.down(state.memory, everyone, "model")
+    down = method.in_use(state.round).topology.down(state.memory, everyone, "model")
     receiver, sender, weight = down.links
     weight = weight / down.total[receiver]
     table = coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=down.shape).tocsr()
@@ -292,7 +320,7 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
 
 
 def _one_model(method: Method, state: State, clients: Simulation) -> bool:
-    exchange = method.at(state.round)[-1]
+    exchange = method.in_use(state.round)
     whole = not exchange.unpack and not state.kept.keys() & set(clients.task.names)
     return exchange.topology.averages and len(state.centers["model"]) > 1 and whole
 
@@ -310,10 +338,10 @@ def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def _predictions(
-    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None
+    method: Method, state: State, clients: Simulation, split: Split, fine_tune: Train | None, part: str = ""
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(positions in the split, outputs there), every example of this rank's share once."""
-    exchange = method.at(state.round)[-1]
+    """(positions in the split, outputs of the model or a part of it there), every example of this rank's share once."""
+    exchange = method.in_use(state.round)
     everyone = all_clients(clients, state)[split.sizes > 0]
     down = exchange.topology.down(state.memory, everyone, "model")
     personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1
@@ -329,7 +357,7 @@ def _predictions(
         ]
         for center, index in clients.ranks.mine(chunks):
             row, index = {"model": state.centers["model"][center]}, to_device_of(split.x, index)
-            yield index, clients.task.predict(row, clients.task.inputs(split.x[index]))
+            yield index, clients.task.inside(part).predict(row, clients.task.inputs(split.x[index]))
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
@@ -340,7 +368,7 @@ def _predictions(
             tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
             here = (to_device_of(rows["model"], trainable),)
             rows = rows | {n: rows[n].index_put(here, new) for n, new in tuned.items()}
-        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block)
+        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block, part)
 
 
 def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
@@ -359,7 +387,9 @@ def _refuse_absent(clients: Simulation, chosen: bool) -> None:
     )
 
 
-def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Iterator[tuple[Tensor, Tensor]]:
+def _rectangles(
+    rows: Stacks, clients: Simulation, split: Split, block: Cohort, part: str
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Of clients in falling order of their examples; those who have no more leave from the end."""
     sizes, first, begin = split.sizes[block.index], split.first[block.index], 0
     while n := int((sizes > begin).sum()):
@@ -367,7 +397,7 @@ def _rectangles(rows: Stacks, clients: Simulation, split: Split, block: Cohort) 
         valid = place < sizes[:n, None]
         index = to_device_of(split.x, torch.where(valid, first[:n, None] + place, 0))
         active = {name: row[:n] for name, row in rows.items()}
-        outputs = clients.run.outputs(active, clients.task.inputs(split.x[index]))
+        outputs = clients.run.outputs(active, clients.task.inputs(split.x[index]), part)
         real = to_device_of(split.x, valid.flatten().nonzero()[:, 0])
         yield index.flatten()[real], outputs.flatten(0, 1)[real]
         begin += len(place)

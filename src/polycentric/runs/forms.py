@@ -148,6 +148,7 @@ class SummaryForm(Form):
     initial: Row | None = None
     personalised: Row | None = None
     optimistic: dict[str, Number | Row] | None = None
+    unseen: dict[str, Row | str | None] | None = None
     held_out: dict[str, Row | list[str]] | None = None
     bytes_up: Count = 0
     bytes_down: Count = 0
@@ -156,7 +157,7 @@ class SummaryForm(Form):
     simulated_seconds: float | None = None
     late: Count = 0
     epsilon: float | None = None
-    privacy: dict[str, str | Number] | None = None
+    privacy: dict[str, dict[str, str | Number]] | None = None
     dropped: Count = 0
     attackers: Count = 0
     validation: dict[str, str | bool | Number] | None = None

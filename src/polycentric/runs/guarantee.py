@@ -13,9 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from ..errors import UsageError, require
 from ..method import Exchange, Method
 from ..parts.accountant import COARSE, FINE, WORDS, Release, epsilon, named, noise_for
+
+OF_EXAMPLES = "one example adds nothing in one of the two; how many there are, and who takes part, is no secret"
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -39,6 +43,26 @@ def releases(method: Method, rounds: int, able: int) -> list[Release] | None:
     return [release._replace(times=times) for release, times in counted.items()]
 
 
+def example_releases(method: Method, rounds: int, sizes: Tensor) -> list[Release] | None:
+    """All that so many rounds tell of one example of clients of these sizes; None: something is not hidden."""
+    counted: Counter[Release] = Counter()
+    for exchange, times in _times(method, rounds):
+        found = exchange.example_releases(sizes)
+        if found is None:
+            return None
+        for release in found:
+            counted[release._replace(times=1)] += times * release.times
+    return [release._replace(times=times) for release, times in counted.items()]
+
+
+def told_of(run: Run, rounds: int) -> dict[str, list[Release]]:
+    """What so many rounds tell of one client, and of one example; where nothing is promised, there is none."""
+    everyone = run.clients.everyone(0)
+    clients = releases(run.method, rounds, len(everyone))
+    examples = example_releases(run.method, rounds, everyone.sizes)
+    return {unit: found for unit, found in (("client", clients), ("example", examples)) if found}
+
+
 def _times(method: Method, rounds: int) -> Iterator[tuple[Exchange, int]]:
     """Every exchange, and how many of the rounds have it."""
     left = rounds
@@ -49,39 +73,47 @@ def _times(method: Method, rounds: int) -> Iterator[tuple[Exchange, int]]:
         left -= here
 
 
-def spent(run: Run, rounds: int | None = None, grid: float = FINE) -> dict[str, Any] | None:
-    """What the rounds so far promise every client; None: nothing is promised.
+def spent(run: Run, rounds: int | None = None, grid: float = FINE) -> dict[str, dict[str, Any]]:
+    """What the rounds so far promise, by what is hidden: a client, an example; empty: nothing is promised.
 
     Rounds after the best one count too, where the run was stopped by its patience.
     """
     done = max([run.state.round, *(row["round"] for row in run.history[-1:])]) if rounds is None else rounds
-    told = releases(run.method, done, len(run.clients.everyone(0)))
-    if not told:
-        return None
-    delta = delta_of(run.settings.delta, run.federation.n_clients)
+    return {unit: _promise(run, unit, told, grid) for unit, told in told_of(run, done).items()}
+
+
+def _promise(run: Run, unit: str, told: list[Release], grid: float) -> dict[str, Any]:
+    members = run.federation.n_clients if unit == "client" else int(run.clients.everyone(0).sizes.sum())
+    delta = delta_of(run.settings.delta, members)
     found = epsilon(told, delta, grid=grid)
     kinds = {release.neighbours for release in told}
     neighbours = kinds.pop() if len(kinds) == 1 else "zero"
+    words = WORDS[neighbours] if unit == "client" else OF_EXAMPLES
     return {
         "epsilon": found,
         "delta": delta,
-        "unit": "client",
+        "unit": unit,
         "neighbours": neighbours,
-        "meaning": WORDS[neighbours].format(unit="client"),
+        "meaning": words.format(unit=unit),
         "accountant": named(told, found),
     }
 
 
+def smallest(promises: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The promise that is told first: that of clients, which covers their examples too."""
+    return promises.get("client") or promises.get("example")
+
+
 def so_far(run: Run) -> dict[str, float]:
     """The epsilon of the rounds so far, for a line of metrics: quickly, and never below the last word."""
-    found = spent(run, run.state.round, COARSE)
+    found = smallest(spent(run, run.state.round, COARSE))
     return {} if found is None or not math.isfinite(found["epsilon"]) else {"epsilon": found["epsilon"]}
 
 
-def affordable(method: Method, rounds: int, budget: float, delta: float, able: int) -> bool:
+def affordable(run: Run, rounds: int, budget: float) -> bool:
     """Whether so many rounds cost no more than a budget."""
-    told = releases(method, rounds, able)
-    return told is not None and epsilon(told, delta, grid=COARSE) <= budget
+    found = smallest(spent(run, rounds, COARSE))
+    return found is not None and bool(found["epsilon"] <= budget)
 
 
 @dataclass(frozen=True)
@@ -92,11 +124,11 @@ class Budget:
 
     def reason(self, run: Run) -> str:
         """Says after which round."""
-        delta, able = delta_of(run.settings.delta, run.federation.n_clients), len(run.clients.everyone(0))
         last = run.state.round >= run.settings.rounds
-        if last or affordable(run.method, run.state.round + 1, self.epsilon, delta, able):
+        if last or affordable(run, run.state.round + 1, self.epsilon):
             return ""
-        return f"one more round would cost more than epsilon {self.epsilon:g} at delta {delta:.3g}"
+        found = smallest(spent(run, 1, COARSE)) or {}
+        return f"one more round would cost more than epsilon {self.epsilon:g} at delta {found.get('delta', 0.0):.3g}"
 
 
 def calibrated(method: Method, rounds: int, able: int, delta: float) -> Method:
@@ -146,7 +178,10 @@ def unnoised(run: Run) -> list[str]:
 
 def warn_choice(methods: Sequence[Method], what: str) -> None:
     """Say that a choice between private runs is itself no private one."""
-    n = sum(any(exchange.privacy.covers is not None for exchange in method.exchanges) for method in methods)
+    n = sum(
+        any(e.privacy.covers is not None or any(learner.hides for learner in e.chain) for e in method.exchanges)
+        for method in methods
+    )
     if n:
         warnings.warn(
             f"{what} chooses between {n} private runs by scores of the clients' examples, which no noise hides; every "
@@ -157,21 +192,22 @@ def warn_choice(methods: Sequence[Method], what: str) -> None:
 
 def check_promise(run: Run) -> None:
     """Refuse a budget that acts on nothing or lasts for no round; say what makes a guarantee weaker than it looks."""
-    settings, method, able = run.settings, run.method, len(run.clients.everyone(0))
-    hides = bool(releases(method, 1, able))
+    settings, method = run.settings, run.method
+    found = smallest(spent(run, 1, COARSE))
     for name in ("epsilon", "delta"):
         require(
-            hides or getattr(settings, name) is None,
+            found is not None or getattr(settings, name) is None,
             f"{name}={getattr(settings, name)} is of a privacy part, and {method.name} has none here: use dp-fedavg, "
             'or --set "privacy=gaussian(clip=1, noise=1)", or leave it out',
         )
-    if not hides:
+    if found is None:
         return
-    delta = delta_of(settings.delta, run.federation.n_clients)
-    if delta >= 1 / max(able, 1):
+    sizes, delta, unit = run.clients.everyone(0).sizes, found["delta"], found["unit"]
+    members = len(sizes) if unit == "client" else int(sizes.sum())
+    if delta >= 1 / max(members, 1):
         warnings.warn(
-            f"delta={delta:.3g} is not below one in {able} clients, so it allows to publish one of them as a whole: "
-            f"use delta={max(able, 2) ** -1.1:.2g} or less",
+            f"delta={delta:.3g} is not below one in {members} {unit}s, so it allows to publish one of them as a whole: "
+            f"use delta={max(members, 2) ** -1.1:.2g} or less",
             stacklevel=4,
         )
     if any(e.topology.weighs == "examples" for e in method.exchanges if e.privacy.covers is not None):
@@ -184,7 +220,7 @@ def check_promise(run: Run) -> None:
         warnings.warn(f"{said}, which no noise hides and epsilon does not count", stacklevel=4)
     budget = settings.epsilon
     require(
-        budget is None or affordable(method, 1, budget, delta, able),
+        budget is None or found["epsilon"] <= budget,
         f"epsilon={budget} at delta={delta:.3g} does not last for one round: use more noise, or let it be found: "
         f'--set "privacy=gaussian(clip=1, epsilon={budget})"',
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..data import Federation
 from ..errors import require
 from ..simulate.clients import Simulation
@@ -93,12 +95,34 @@ def warn_idle(run: Run) -> None:
             "steps that could go on alone: there are no fine-tuned scores",
             stacklevel=3,
         )
+    if said := _one_valued(run):
+        warnings.warn(said, stacklevel=3)
     if run.settings.dissimilarity and not run.clients.task.layouts["model"].width:
         warnings.warn(
             f"dissimilarity compares gradients of what clients share, and in {run.method.name} all of '{run.model}' is "
             "their own: it is not measured; try --model mlp",
             stacklevel=3,
         )
+
+
+def _one_valued(run: Run) -> str:
+    """Where most clients have one value of a protected attribute, which teaches a second model nothing."""
+    train = run.federation.train
+    if not run.clients.task.auxiliary or train.protected is None or train.piece is not None:
+        return ""
+    owner, z, n = train.owner.cpu(), train.protected.cpu(), run.federation.n_clients
+    low, high = (
+        torch.zeros(n, dtype=torch.int64).scatter_reduce(0, owner, z, how, include_self=False)
+        for how in ("amin", "amax")
+    )
+    able = run.clients.everyone(0).index
+    alike = int((low == high)[able].sum())
+    if 2 * alike <= len(able):
+        return ""
+    return (
+        f"{alike} of {len(able)} clients have examples of one value of the protected attribute only, and their own "
+        "models of it learn nothing from them: deal the examples anew, such as --partition iid"
+    )
 
 
 def _outnumbered(run: Run) -> str:

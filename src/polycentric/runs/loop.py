@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..data import Federation
+from ..data import Federation, Split
 from ..errors import Diverged, Lost, unknown
 from ..learn import Train
 from ..method import Method, State
@@ -41,9 +41,10 @@ from .idle import warn_idle
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
 from .observers import Moment, Observer, in_use, observers
-from .serving import holder, warn_held_out
+from .serving import holder, personal, warn_held_out
 from .settings import Settings
 from .stopping import Target, rules
+from .unseen import Unseen, unseen
 
 if TYPE_CHECKING:
     from .audit import Audit
@@ -92,6 +93,7 @@ class Run:
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
     objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
+    unseen: Unseen | None = field(default=None, repr=False)  # how devices that were never seen are served, at the end
 
     @property
     def federation(self) -> Federation:
@@ -110,7 +112,8 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The scores of the model in use at the end, at the clients that train and do not attack."""
-        return in_use(self.now) | self.now.exchange.topology.shows(self.now.view()) | self.now.average
+        shown = self.now.exchange.topology.shows(self.now.view())
+        return in_use(self.now) | shown | self.now.histograms | self.now.average | self.now.probe
 
     def model_of(self, client: int | str | None = None, center: int | None = None) -> nn.Module:
         """The trained module of a client, by its number or name, or of a center, with its parameters loaded.
@@ -258,6 +261,8 @@ class Run:
         row: dict[str, Any] = {}
         for measure in (*observers(self.settings.dissimilarity), *self.measures):
             row |= measure(now)
+        if self.settings.unseen:
+            row |= unseen(self, self.clients, self.federation.test).row(self)
         row |= so_far(self)
         self.scores |= {"in_use": now.scores} if trips else {"in_use": now.scores, "initial": now.scores}
         judged = self._monitored(row) if "valid_micro_loss" in row else None  # what it cannot find, it says at once
@@ -309,6 +314,8 @@ class Run:
             self.state = self.best
             self.scores.pop("in_use", None)
         self.scores.setdefault("in_use", self.now.scores)
+        self.unseen = self._unseen()
+        self.scores |= self.unseen.scores if self.unseen else {}
         if self.settings.optimistic and (found := optimistic(self.method, self.state, self.clients, test)):
             self.scores |= dict(zip(("optimistic", "one_center"), found, strict=True))
         if self.settings.fine_tune and (train := trainer_of(self.method)):
@@ -318,6 +325,18 @@ class Run:
             from .alone import trained_alone
 
             self.scores["alone"] = trained_alone(self).scores["in_use"]
+
+    def _unseen(self) -> Unseen | None:
+        """How devices that were never seen are served, where it is asked for or some have no part of their own."""
+        test, out = self.federation.test, self.clients.held_out_mask
+        if self.settings.unseen:
+            return unseen(self, self.clients, test)
+        if not bool(out.any()) or not personal(self):
+            return None
+        mine = out[test.owner.cpu()]
+        here = mine.to(test.x.device)
+        only = Split.gathered(test.x[here], test.y[here], test.owner.cpu()[mine], self.federation.n_clients)
+        return unseen(self, self.clients, only)
 
     # -- where states are held -----------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def lower_is_better(name: str) -> bool:
     >>> lower_is_better("valid_macro_rmse"), lower_is_better("micro_accuracy")
     (True, False)
     """
-    return any(word in name for word in ("loss", "rmse", "mae", "disagreement", "dissimilarity", "consensus"))
+    return any(word in name for word in ("loss", "rmse", "mae", "disagreement", "dissimilarity", "consensus", "probe"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +106,12 @@ class Scores:
         unknown = dict.fromkeys(POOLED, float("nan"))
         marks = {name: replace(mark, values=mark.values[which]) for name, mark in self.marks.items()}
         return replace(self, **(mine | unknown), marks=marks)
+
+    def beside(self, part: str, alone: Scores) -> Scores:
+        """The same, with how well a part of the models would do alone: its accuracy, or how far its numbers are off."""
+        wrong = np.isnan(alone.accuracy[alone.there]).any()
+        mark = alone.marks["rmse"] if wrong and "rmse" in alone.marks else Mark(alone.accuracy)
+        return replace(self, marks={**self.marks, f"{'rmse' if mark.root else 'accuracy'}_{part}": mark})
 
     @property
     def served(self) -> Reals:

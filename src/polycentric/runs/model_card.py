@@ -161,6 +161,11 @@ def _building(run: Run, path: Path) -> Iterator[str]:
     shape = '{name: tuple(shape) for name, shape, _ in about["inputs"]}' if task.several else 'about["input_shape"]'
     own = "" if ours else f"  # {known}: your own, as the run had it"
     yield f'model = build({known}, {shape}, about["outputs"], symbols=about["symbols"]).eval(){own}'
+    if (around := run.method.around) is not None:  # what the method has put around it
+        yield "from polycentric.models.around import MadeFor"
+        yield f"from {type(around).__module__} import {type(around).__name__}"
+        made_for = 'tuple(about["input_shape"]), about["outputs"], 0, about["symbols"], about["kind"]'
+        yield f"model = {around!r}(model, MadeFor({made_for})).eval()"
     if task.dtype != torch.float32:
         yield f"model = model.to({task.dtype})"
     yield f"model.load_state_dict(load_file({str(path)!r}))"

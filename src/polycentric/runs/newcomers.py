@@ -6,7 +6,8 @@
                 model; a newcomer takes the center that `assign` names
 
 Nothing is trained. Where clients of the run have parameters of their own (`serving.personal`), a newcomer has none: it
-takes the mean of those that were trained, and that is said.
+takes the mean of those that were trained, and that is said; what all trained clients answer together is scored beside
+it (`unseen`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .evaluate import scored
 from .metrics import Scores, plain
 from .predict import CHUNK, cell_of, in_terms_of, prepared, rows_by_recipe, same_columns
 from .serving import personal, row_of_center, rows_of_clients, untrained
+from .unseen import Unseen, mean_of, told as told_of_way, unseen
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -91,6 +93,7 @@ class Elsewhere:
     center: list[int | None]  # of newcomers; None: its own model, or no whole model of a center
     attackers: Tensor  # (clients,) bool: attacked in the run, and count nowhere
     said: tuple[str, ...]  # what the reader must know
+    unseen: Unseen | None = None  # three ways to serve newcomers, where clients of the run have parts of their own
 
     def summary(self) -> dict[str, Any]:
         """Scores of all, of the run's own clients, and of newcomers."""
@@ -99,10 +102,13 @@ class Elsewhere:
         if bool((self.own & honest).any()) and not bool(self.own.all()):
             parts |= {"known": self.own & honest, "newcomers": ~self.own}
         whole = bool(honest.all())
-        found = {
+        found: dict[str, Any] = {
             name: plain((self.scores if whole and name == "metrics" else self.scores.only(mask.numpy())).summary())
             for name, mask in parts.items()
         }
+        if self.unseen is not None:
+            new = {way: scores.only((~self.own).numpy()) for way, scores in self.unseen.scores.items()}
+            found["unseen"] = {way: told_of_way(scores, way) for way, scores in new.items()}
         return {
             "data": self.federation.name,
             "fingerprint": self.federation.fingerprint,
@@ -179,6 +185,7 @@ def evaluate_on(
             blind = int((losses.isnan().all(1) & ~own).sum())
             how += ", by the loss on their training examples"
             how += f"; {blind} have none to choose by, and take the first" if blind else ""
+        how += "; what all trained clients answer together is under unseen" if personal(run) else ""
         said.append(f"{int((~own).sum())} newcomers take {how}")
         center = [None if mine else numbers[k] for mine, k in zip(own.tolist(), at.tolist(), strict=True)]
     _warn_of_known_examples(run, other)
@@ -186,10 +193,12 @@ def evaluate_on(
         said.append("the run's own examples are not here, so nobody has looked whether it learned some of these")
     seen = Simulation(other, run.clients.task, seed=run.clients.seed, executor="looped", block=1)
     scores = scored(seen, other.test, _predictions(run, other, like, own, rows, at))
+    ways = unseen(run, seen, other.test) if personal(run) and not bool(own.all()) else None
+    said += [ways.note] if ways and ways.note else []
     attackers = own & run.clients.attackers[like.clamp(min=0)]
     if bool(attackers.any()):
         said.append(f"{int(attackers.sum())} attacked in the run; scores are those of the others")
-    return Elsewhere(other, scores, own, center, attackers, (*said, *told))
+    return Elsewhere(other, scores, own, center, attackers, (*said, *told), ways)
 
 
 def fitting_data(
@@ -291,7 +300,7 @@ def _pool_of_rows(ours: Federation, rows: Sequence[Mapping[str, Any]], name: str
 def _centers(run: Run) -> tuple[list[int], list[Stacks], str]:
     """Numbers and parameters of all models that a newcomer may get, and what they are in words."""
     own, n = personal(run), len(run.state.centers["model"])
-    mean = _mean_of(run, own) if own else {}
+    mean = mean_of(run, own) if own else {}
     if "model" in own:
         words = f"the mean of all trained clients' models, since {run.method.name} has no center"
         return [0], [mean], words
@@ -302,18 +311,6 @@ def _centers(run: Run) -> tuple[list[int], list[Stacks], str]:
     if own:
         words += f", with the mean of the {' and '.join(own)} parts of all trained clients in place of one of their own"
     return numbers, rows, words
-
-
-def _mean_of(run: Run, names: tuple[str, ...]) -> Stacks:
-    """The mean of what trained clients have of their own, in float64."""
-    who = (~untrained(run) & ~run.clients.attackers).nonzero()[:, 0]
-    require(
-        len(who) > 0, f"no client of this run of {run.method.name} was ever trained, so there is nothing to hand on"
-    )
-    total: Stacks = {}
-    for _, rows in rows_of_clients(run, who):
-        total = {name: total.get(name, torch.zeros((), dtype=torch.float64)) + rows[name].double() for name in names}
-    return {name: (row / len(who)).to(run.clients.task.dtype) for name, row in total.items()}
 
 
 def _losses(run: Run, other: Federation, rows: list[Stacks]) -> Tensor:

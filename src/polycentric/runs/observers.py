@@ -26,8 +26,9 @@ from ..round import Trip
 from ..simulate.clients import Simulation
 from ..stacks.cohort import View
 from ..stacks.stack import Stacks
+from .attribute_probe import probed
 from .checkpoint import Tally
-from .evaluate import average, consensus, disagreement, dissimilarity, evaluate
+from .evaluate import average, consensus, disagreement, dissimilarity, evaluate, histograms
 from .metrics import Scores
 
 
@@ -57,7 +58,8 @@ class Moment:
 
     def settled(self) -> Moment:
         """The same without its trips, which know the state before the round; what was found out stays."""
-        found: dict[str, Any] = {name: self.__dict__[name] for name in ("scores", "average") if name in self.__dict__}
+        kept = ("scores", "average", "histograms", "probe")
+        found: dict[str, Any] = {name: self.__dict__[name] for name in kept if name in self.__dict__}
         after = replace(self, trips=())
         after.__dict__.update(found)
         return after
@@ -65,7 +67,7 @@ class Moment:
     @property
     def exchange(self) -> Exchange:
         """By which the models in use came."""
-        return self.method.at(self.state.round)[-1]
+        return self.method.in_use(self.state.round)
 
     def view(self, before: Stacks | None = None) -> View:
         """What the parts are shown; `before`: the memory before the round that has just ended."""
@@ -83,6 +85,16 @@ class Moment:
         """The mean of all centers as one model, and how far apart clients are, where centers work towards one."""
         found = average(self.method, self.state, self.clients, self.clients.federation.test)
         return found and found | {"disagreement": disagreement(self.method, self.state, self.clients)}
+
+    @cached_property
+    def histograms(self) -> dict[str, float]:
+        """How a gate, where there is one, divides the test examples."""
+        return histograms(self.method, self.state, self.clients, self.clients.federation.test)
+
+    @cached_property
+    def probe(self) -> dict[str, float]:
+        """What a fresh classifier reads of a protected attribute in the representation, where a method has one."""
+        return probed(self.method, self.state, self.clients)
 
 
 Observer = Callable[[Moment], dict[str, Any]]
@@ -111,9 +123,19 @@ def shown(now: Moment) -> dict[str, Any]:
     return now.exchange.topology.shows(view) | now.exchange.select.shows(view)
 
 
+def divided(now: Moment) -> dict[str, Any]:
+    """How a gate divides the examples, where there is one."""
+    return now.histograms
+
+
 def averaged(now: Moment) -> dict[str, Any]:
     """The mean of the centers, where it is a model."""
     return now.average
+
+
+def attribute(now: Moment) -> dict[str, Any]:
+    """What the representation tells of a protected attribute."""
+    return now.probe
 
 
 def held_out(now: Moment) -> dict[str, Any]:
@@ -146,4 +168,4 @@ def validated(now: Moment) -> dict[str, Any]:
 def observers(dissimilarity: bool = False) -> tuple[Observer, ...]:
     """What every run measures, in the order of a line of metrics.jsonl."""
     asked = (dissimilar,) if dissimilarity else ()
-    return (counts, in_use, shown, averaged, held_out, consensus_of, *asked, validated)
+    return (counts, in_use, shown, divided, averaged, attribute, held_out, consensus_of, *asked, validated)

@@ -18,12 +18,13 @@ from ..round import Trip
 from .checkpoint import Checkpoint, columns
 from .evaluate import edge_scores
 from .folder import Folder, places_line
-from .guarantee import spent
+from .guarantee import smallest, spent
 from .loop import Callback
 from .machine import versions
 from .metrics import participation, plain, share_below
 from .serving import personal
 from .settings import without
+from .unseen import told
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -92,14 +93,14 @@ def summary(run: Run) -> dict[str, Any]:
         return plain(run.now.counted(run.scores[name]).summary()) if name in run.scores else None
 
     mask, scores = run.clients.held_out_mask.numpy(), run.scores if run.clients.held_out else {}
-    held_out: dict[str, Any] = {name: plain(found.only(mask).summary()) for name, found in scores.items()}
+    held_out: dict[str, Any] = {name: told(found.only(mask), name) for name, found in scores.items()}
     if held_out and (own := personal(run)):  # they were never trained there: their scores in use are no results
         held_out["untrained"] = list(own)
     tuned = counted("personalised")
     if tuned is not None:  # and the share of clients that fine-tuning made worse
         after, before = (run.now.counted(run.scores[name]) for name in ("personalised", "in_use"))
         tuned |= plain({"share_worse": share_below(after, before)})
-    metrics, promise = plain(run.metrics), spent(run)
+    metrics, promises = plain(run.metrics), spent(run)
     if "alone" in run.scores:
         below = share_below(*(run.now.counted(run.scores[name]) for name in ("in_use", "alone")))
         metrics |= plain({"share_below_alone": below})
@@ -115,6 +116,7 @@ def summary(run: Run) -> dict[str, Any]:
         "metrics": metrics,
         "initial": counted("initial"),
         "personalised": tuned,
+        **({"unseen": run.unseen.summary(run)} if run.settings.unseen and run.unseen else {}),
         **optimistic_scores(run),
         "held_out": held_out or None,
         "bytes_up": run.tally.bytes_up,
@@ -124,8 +126,8 @@ def summary(run: Run) -> dict[str, Any]:
         "simulated_seconds": run.tally.seconds,
         "late": run.tally.late,
         "participation": took_part(run),
-        "epsilon": None if promise is None else promise["epsilon"],
-        "privacy": promise,
+        "epsilon": (smallest(promises) or {"epsilon": None})["epsilon"],
+        "privacy": promises or None,
         "dropped": run.tally.dropped,
         "attack": repr(run.clients.attack) if run.clients.attack else None,
         "attackers": int(run.clients.attackers.sum()),  # their scores count nowhere
@@ -208,6 +210,14 @@ def identity(made: Run, threads: int | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _attribute(made: Run) -> dict[str, str]:
+    """A digest of the protected attribute, where it is learned from besides x and y, and here."""
+    values = made.federation.train.protected
+    if not made.clients.task.auxiliary or values is None or made.federation.absent:
+        return {}
+    return {"protected attribute": hashlib.sha256(values.contiguous().cpu().numpy().data).hexdigest()[:16]}
+
+
 def environment(made: Run) -> dict[str, Any]:
     """What a number depends on besides the settings."""
     threads = torch.get_num_threads()
@@ -224,6 +234,7 @@ def environment(made: Run) -> dict[str, Any]:
         "clock": repr(made.clock),
         "attack": repr(made.clients.attack),
         "identity": identity(made, threads),
+        **_attribute(made),
     }
 
 
@@ -236,7 +247,7 @@ def check_the_same(made: Run, folder: Folder) -> str:
             f"{was.get('fingerprint')}): restore them, or start a new run"
         )
     same = {"parameters": made.clients.task.width, "method": repr(made.method)}
-    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock)}
+    same |= {"attack": repr(made.clients.attack), "clock": repr(made.clock), **_attribute(made)}
     for what, now in same.items():
         if was.get(what, now) != now:
             again = "restore its config.json and the files it names, or start a new run"

@@ -17,6 +17,8 @@ from ..learn import Train
 from ..method import Method, Recipe
 from ..methods import METHODS
 
+BY_METHODS = ("trains", "rates")  # arguments of `Train` that name a method's own parts: it sets them itself
+
 
 def recipe_of(method: str) -> Callable[..., Method]:
     """What makes a method: one of ours by name, or a function of yours as `module:attribute`."""
@@ -35,7 +37,7 @@ def parameters(method: str) -> dict[str, inspect.Parameter]:
     if any(p.kind is p.VAR_KEYWORD for p in found.values()):
         found = {name: p for name, p in found.items() if p.kind is not p.VAR_KEYWORD}
         own = inspect.signature(Train, eval_str=True).parameters
-        found |= {name: p for name, p in own.items() if name not in found and name != "trains"}
+        found |= {name: p for name, p in own.items() if name not in found and name not in BY_METHODS}
     return found
 
 

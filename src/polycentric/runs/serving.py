@@ -76,7 +76,8 @@ def personal(run: Run) -> tuple[str, ...]:
     topology, n = run.now.exchange.topology, run.federation.n_clients
     own_home = topology.at_home or not centers_are_models(run)
     apart = {name for name in run.clients.task.names if topology.n_rows(n, name) != topology.n_centers(n)}
-    return tuple(name for name in run.clients.task.names if own_home or name in apart or name in run.state.kept)
+    apart |= run.state.kept.keys() - set(run.now.exchange.receives)
+    return tuple(name for name in run.clients.task.names if own_home or name in apart)
 
 
 def centers_are_models(run: Run) -> bool:
@@ -112,7 +113,7 @@ def warn_held_out(run: Run) -> None:
         what = "whole models" if "model" in own else f"{' and '.join(own)} parts"
         warnings.warn(
             f"in {run.method.name} every client has {what} of its own, so those held out have untrained ones: their "
-            "scores in use say nothing of the method",
+            "scores in use say nothing of the method; in summary.json, average, ensemble and vote do",
             stacklevel=3,
         )
 

@@ -104,6 +104,12 @@ class Settings(BaseModel):
         1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, le=1 << 20, bound=False
     )
     dissimilarity: bool = option(False, "Also measure how much the clients' gradients differ.", bound=False)
+    unseen: bool = option(
+        False,
+        "Also score the models as a device that was never seen would use them: their mean, and the mean and the vote "
+        "of their answers, on everybody's test examples.",
+        bound=False,
+    )
     optimistic: bool = option(
         False, "Also score centers chosen by the test labels: shows a bias, is not a result.", bound=False
     )

@@ -9,7 +9,8 @@
 
    counted in the first round; only for minibatches and dense layers on a processor that has a compiler.
 3. A block (`block_size`) has as many clients as fit the bytes that its executor asks for, at most 1024, in whole pieces
-   of those it takes at a time.
+   of those it takes at a time. Where a step holds many rows for each client, such as the gradients of single examples,
+   they must fit CROWD times the bytes.
 4. Where ranks share the clients, or runs a GPU (`shared_block`), it is no larger, so that everybody has their share.
 
 The rule is a function of model, device, method, data, seed and rounds, and of whether there is a compiler, and no
@@ -51,6 +52,7 @@ DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.T
 STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
 PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
 WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
+CROWD = {"cpu": 2, "cuda": 8}  # times a block's bytes that the rows held by its steps may take
 BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
 
 
@@ -138,9 +140,20 @@ def compiling_pays(clients: Simulation, first: FirstRound) -> bool:
     return first.rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
 
 
-def block_size(run: Executor) -> int:
-    """Clients learned at once: as many as fit the executor's bytes, and no piece of them is left over."""
-    return fitting(run.task, run.block_bytes, run.piece)
+def block_size(run: Executor, held: int = 1) -> int:
+    """Clients learned at once: as many as fit the executor's bytes, and no piece of them is left over.
+
+    `held` is how many rows a step holds for each of them; a piece is broken up where its rows do not fit.
+    """
+    fits = fitting(run.task, run.block_bytes, run.piece)
+    room = fitting(run.task, CROWD.get(run.task.device.type, 1) * run.block_bytes // held)
+    return fits if held == 1 or room >= fits else max(1, room // run.piece * run.piece or room)
+
+
+def rows_held(clients: Simulation, first: FirstRound) -> int:
+    """Rows as wide as the model that a step holds for each client, in the exchange that holds most."""
+    learners = (learner for exchange in first.exchanges for learner in exchange.chain)
+    return max((learner.rows_held(clients.task) for learner in learners), default=1)
 
 
 def fitting(task: Task, block_bytes: int, piece: int = 1) -> int:
@@ -151,18 +164,20 @@ def fitting(task: Task, block_bytes: int, piece: int = 1) -> int:
 
 
 def shared_block(clients: Simulation, first: FirstRound) -> int | None:
-    """Clients learned at once where ranks share them, or several runs a GPU; None: as many as fit.
+    """Clients learned at once where ranks share them, several runs a GPU, or steps hold much; None: as many as fit.
 
     Every rank has its share: on a processor four blocks, so that the largest clients, who stand in the first, do not
     keep all but one waiting; on a GPU one, since a step takes about as long for many clients as for few. Beside other
     runs a block is twice its share: runs seldom need all their room at the same time.
     """
-    device, fits = clients.task.device.type, block_size(clients.run)
+    device, fits = clients.task.device.type, block_size(clients.run, rows_held(clients, first))
     if clients.ranks.size > 1:
         largest = max(map(len, _cohorts(clients, first)), default=1)
         share, piece = -(-largest // (clients.ranks.size * BLOCKS.get(device, 1))), clients.run.piece
         return max(1, min(fits, -(-share // piece) * piece))
-    return max(1, 2 * fits // first.beside) if first.beside > 2 and device == "cuda" else None
+    if first.beside > 2 and device == "cuda":
+        return max(1, 2 * fits // first.beside)
+    return fits if fits < block_size(clients.run) else None
 
 
 def _cohorts(clients: Simulation, first: FirstRound) -> list[Cohort]:

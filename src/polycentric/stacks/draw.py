@@ -52,7 +52,7 @@ def more(state: int | Tensor, part: Tensor) -> Tensor:
 
 def uniform(*key: Key) -> Tensor:
     """Uniform in the open interval (0, 1), float64."""
-    return (_shifted(bits(*key), 11).double() + 0.5) / (1 << 53)
+    return _open(bits(*key))
 
 
 def normal(*key: Key) -> Tensor:
@@ -64,9 +64,21 @@ def normal(*key: Key) -> Tensor:
 def secret_normal(n: int) -> Tensor:
     """Standard normal, float64, from the operating system's generator: nobody can draw them again (Box and Muller)."""
     words = torch.frombuffer(bytearray(secrets.token_bytes(16 * n)), dtype=torch.int64)
-    radius, angle = ((_shifted(words, 11).double() + 0.5) / (1 << 53)).view(2, n)
+    radius, angle = _open(words).view(2, n)
     found: Tensor = (-2 * radius.log()).sqrt() * (2 * torch.pi * angle).cos()
     return found
+
+
+def normals(state: Tensor, n: int) -> Tensor:
+    """n standard normal numbers, float64, from `bits(*key)`: both of every pair of Box and Muller's, so half the work.
+
+    >>> normals(bits(0, "noise"), 3).shape
+    torch.Size([3])
+    """
+    half = -(-n // 2)
+    drawn = _open(more(state, torch.arange(2 * half, device=state.device)))
+    radius, angle = (-2 * drawn[:half].log()).sqrt(), 2 * torch.pi * drawn[half:]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:n]
 
 
 def shuffled(segment: Tensor, *key: Key) -> Tensor:
@@ -169,6 +181,11 @@ def seeded(device: torch.device | None, *key: Key) -> Iterator[None]:
         if device.type == "cuda":
             torch.cuda.manual_seed(seed_of(*key))
         yield
+
+
+def _open(h: Tensor) -> Tensor:
+    """Bits as numbers in the open interval (0, 1), float64."""
+    return (_shifted(h, 11).double() + 0.5) / (1 << 53)
 
 
 def _mixed(h: Tensor) -> Tensor:

@@ -94,7 +94,10 @@ class Mixing:
         _check_lengths(receiver, sender, weight)
         _check_indices("receiver", receiver, shape[0])
         _check_indices("sender", sender, shape[1])
-        pair, place = torch.unique(receiver * shape[1] + sender, return_inverse=True)
+        pair = receiver * shape[1] + sender
+        if bool((pair.diff() > 0).all()):  # in order, and none twice: nothing to sort
+            return Mixing("sparse", shape, weight, receiver, sender, rest, of)
+        pair, place = torch.unique(pair, return_inverse=True)
         merged = torch.zeros(len(pair), dtype=torch.float64).index_add_(0, place, weight)
         return Mixing("sparse", shape, merged, pair // max(shape[1], 1), pair % max(shape[1], 1), rest, of)
 

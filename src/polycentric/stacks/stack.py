@@ -78,16 +78,20 @@ class Layout:
         >>> Layout.of(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).spans("last_layer")
         ((9, 12), (12, 13))
         """
-        last = self.names[-1].rpartition(".")[0] if self.names else ""
-        patterns = {"all": ["*"], "last_layer": [f"{last}.*" if last else "*"]}.get(features, features.split(","))
+        chosen = self.matching(features)
         ends = list(itertools.accumulate(self.sizes))
         found = tuple(
-            (end - size, end)
-            for name, size, end in zip(self.names, self.sizes, ends, strict=True)
-            if any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns)
+            (end - size, end) for name, size, end in zip(self.names, self.sizes, ends, strict=True) if name in chosen
         )
         require(bool(found), f"no parameter matches features='{features}'; the model has {', '.join(self.names)}")
         return found
+
+    def matching(self, features: str, inside: str = "") -> tuple[str, ...]:
+        """Names by the words of `spans`; patterns are of what follows `inside`, where a method put the model there."""
+        last = self.names[-1].rpartition(".")[0].removeprefix(inside) if self.names else ""
+        patterns = {"all": ["*"], "last_layer": [f"{last}.*" if last else "*"]}.get(features, features.split(","))
+        own = {name: name.removeprefix(inside) for name in self.names}
+        return tuple(n for n in own if any(fnmatch.fnmatchcase(own[n], pattern.strip()) for pattern in patterns))
 
     def only(self, names: Iterable[str]) -> Layout:
         """The layout of some of the tensors."""
@@ -142,6 +146,35 @@ class LastLayer(Cut):
         module = [name.rpartition(".")[0] for name in whole.names]
         last = [name for name, home in zip(whole.names, module, strict=True) if home == module[-1]]
         return {"model": whole.only(set(whole.names) - set(last)), self.name: whole.only(last)}
+
+
+@dataclass(frozen=True)
+class ShareOnly(Cut):
+    """What `shares` names is shared, under `model`; the rest is a client's own, under `local`.
+
+    `shares` are the words of `Layout.spans`: "last_layer", or patterns with commas between them. `inside`: what stands
+    before the names of the user's parameters, where a method put its model into another; `patterns` take what else is
+    there.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shares: str = "last_layer"
+    inside: str = ""
+
+    def layouts(self, whole: Layout) -> dict[str, Layout]:
+        """Two layouts, neither empty, and those of the patterns."""
+        others = super().layouts(whole)
+        own = others.pop("model")
+        chosen = own.matching(self.shares, self.inside)
+        there = f"the model has {', '.join(name.removeprefix(self.inside) for name in own.names)}"
+        require(bool(chosen), f"no parameter matches shares='{self.shares}', so nothing would be shared; {there}")
+        rest = [name for name in own.names if name not in chosen]
+        require(
+            bool(rest),
+            f"shares='{self.shares}' takes every parameter, so clients would keep nothing of their own, which is "
+            f"fedavg: use it, or share less; {there}",
+        )
+        return {"model": own.only(chosen), "local": own.only(rest)} | others
 
 
 WHOLE = Cut({})  # one stack, `model`, with all parameters

@@ -26,7 +26,7 @@ from ..errors import UsageError
 from ..models import MODELS, build
 from ..models.around import MadeFor, Wrap
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
-from .goals import GOALS, Goal, Loss
+from .goals import GOALS, Goal, Loss, class_error
 from .metric import Metric
 
 
@@ -36,6 +36,17 @@ class Batch(NamedTuple):
     x: Tensor  # (..., batch, *shape)
     y: Tensor  # (..., batch) or (..., batch, targets)
     weight: Tensor  # (..., batch) sums to one; zero where there is no example
+    protected: Tensor | None = None  # (..., batch) a protected attribute, where the data have one
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is there."""
+        return tuple(part for part in self if part is not None)
+
+    @property
+    def axes(self) -> Batch:
+        """Which axis `vmap` takes of every part: the first, of those that are there."""
+        return Batch(*(None if part is None else 0 for part in self))  # type: ignore[arg-type]
 
 
 def parameter_key(parameter: str) -> str:
@@ -81,7 +92,8 @@ class Task:
         shape = dict(several) if several else federation.shape
         module = build(model, shape, federation.n_outputs, seed=seed, symbols=federation.symbols)
         if around is not None:
-            module = around(module, MadeFor(federation.shape, federation.n_outputs, seed, federation.symbols))
+            facts = federation.shape, federation.n_outputs, seed, federation.symbols, federation.kind
+            module = around(module, MadeFor(*facts, several, federation.n_protected))
         module = module.to(dtype=dtype, device=device).train()
         goal = GOALS[federation.kind]
         own = tuple(metrics)
@@ -155,15 +167,40 @@ class Task:
 
     def outputs(self, row: Stacks, x: Tensor) -> Tensor:
         """The module at one row's parameters; any that `row` holds `apart` is taken from there."""
-        parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
         if not self.part:
-            return side_by_side(functional_call(self.module, parameters, self.arguments(x)))
+            return side_by_side(self.called(row, x))
+        parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
         own = {k.removeprefix(f"{self.part}."): v for k, v in parameters.items() if k.startswith(f"{self.part}.")}
         return side_by_side(functional_call(self.module.get_submodule(self.part), own, self.arguments(x)))
 
+    def called(self, row: Stacks, x: Tensor, **how: str) -> object:
+        """What the whole module gives at one row's parameters."""
+        parameters = {k: row.get(parameter_key(k), v) for k, v in self.parameters(row).items()}
+        return functional_call(self.module, parameters, self.arguments(x), how)
+
     def inside(self, part: str) -> Task:
         """The same task answered by a part of the module alone; rows stay those of the whole."""
-        return replace(self, part=part)
+        if part == self.part:
+            return self
+        inner = replace(self, part=part)
+        inner.__dict__["layouts"] = self.layouts  # found once: a step may ask for a part
+        return inner
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Parts of the module that could answer alone."""
+        return tuple(getattr(self.module, "answers", ()))
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """Parts of the module that give every example a number in [0, 1]."""
+        return tuple(getattr(self.module, "shares", ()))
+
+    @property
+    def reads(self) -> set[str]:
+        """The names of which the part that answers has parameters."""
+        begins = f"{self.part}." if self.part else ""
+        return {name for name, layout in self.layouts.items() if any(k.startswith(begins) for k in layout.names)}
 
     def arguments(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the module is called with."""
@@ -181,6 +218,26 @@ class Task:
             return self.outputs(row, x)
         finally:
             self.module.train()
+
+    @property
+    def auxiliary(self) -> bool:
+        """Whether a second model predicts a protected attribute from a representation inside."""
+        return hasattr(self.module, "auxiliary")
+
+    def representation(self, row: Stacks, x: Tensor) -> Tensor:
+        """What the second model reads, (batch, width), with dropout and the like switched off."""
+        self.module.eval()
+        try:
+            return torch.as_tensor(self.called(row, x, want="representation"))
+        finally:
+            self.module.train()
+
+    def attribute_loss(self, row: Stacks, batch: Batch) -> Tensor:
+        """The mean cross-entropy of the second model over the examples that are there."""
+        assert batch.protected is not None, "a batch without the protected attribute"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False):
+            said = torch.as_tensor(self.called(row, batch.x, want="attribute"))
+        return (class_error(said.to(self.dtype), batch.protected) * batch.weight).sum()
 
     def losses(self, row: Stacks, batch: Batch) -> Tensor:
         """The loss of every example, (batch,)."""
@@ -204,7 +261,8 @@ class Task:
         missing = module.load_state_dict(self.parameters(row), strict=False)
         if missing.unexpected_keys:
             raise UsageError(f"the model has no parameter {missing.unexpected_keys[0]}")
-        return module.eval()
+        leaves = getattr(module, "leaves", "")
+        return (module.get_submodule(leaves) if leaves else module).eval()
 
 
 def side_by_side(found: object) -> Tensor:

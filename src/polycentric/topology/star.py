@@ -1,10 +1,13 @@
 """One center, or none and nobody to talk to."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch
 
 from ..errors import require, within
+from ..parts.select import Select
 from ..stacks import Cohort, Mixing, Stacks
 from .base import Topology, Weighs
 
@@ -27,6 +30,12 @@ class Star(Topology):
         within(self, denominator="> 0; try the number of clients you expect", expected="(0, 1]; try 0.1")
         one = self.denominator is None or self.expected is None
         require(one, "Star takes a denominator, or the share of clients that is expected; leave one of them out")
+
+    @staticmethod
+    def counting(select: Select) -> Star:
+        """The star that counts clients, over a number that does not depend on who came: what hides one of them."""
+        chance = select.chance(1 << 20)
+        return Star(expected=chance.rate) if chance.kind in ("all", "poisson") else Star(equal=True)
 
     @property
     def weighs(self) -> Weighs:

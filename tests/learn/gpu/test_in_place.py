@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,7 +103,8 @@ def test_no_row_is_laid_together_or_written_anew(momentum: float, blobs: Make) -
         index, weight = torch.zeros(len(SIZES), 4, dtype=torch.long), torch.full((len(SIZES), 4), 0.25)
         batch = batch_at(task, federation.train, None, index, weight)
         with Seen() as seen:
-            new = vmap(lambda carry, row, batch, run=run: train.step(carry, row, batch, run.client))(carry, rows, batch)
+            step = partial(train.step, client=run.client)
+            new = vmap(step, (0, 0, batch.axes))(carry, rows, batch)
         assert any(size >= whole for _, size in seen.calls) is some
         assert any("aten.cat" in name for name, _ in seen.calls) is some
         assert all((new[name].data_ptr() == carry[name].data_ptr()) is not some for name in new if name != "lr")

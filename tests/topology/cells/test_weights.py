@@ -104,6 +104,11 @@ def test_every_edge_keeps_the_best_of_its_clusterings():
     assert choice[0] == choice[1] != choice[2] == choice[3]
 
 
+def test_all_models_of_an_edge_stand_at_it():
+    wires = CellClusters(exact([[1, 1, 0], [0, 1, 1]]), k=3).wires
+    assert wires.machine_of(torch.arange(6)).tolist() == [0, 0, 0, 1, 1, 1]
+
+
 def test_sparse_cells_are_the_same_cells():
     cells = exact([[1.0, 1, 1, 0], [0, 0, 1, 1]])
     for dense, sparse in zip(matrices(Cells(cells), FOUR), matrices(Cells(cells.to_sparse()), FOUR), strict=True):

@@ -1,10 +1,12 @@
 """Clusters: one-hot matrices, the E-step and the M-step, and the distances behind them."""
 
+import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, received
 from polycentric.stacks.cohort import View
+from polycentric.stacks.stack import Layout
 from polycentric.topology import Clusters, Star, squared_distances
 from support import random
 
@@ -92,6 +94,33 @@ def test_one_cluster_by_data_is_a_star():
         close(mine, star)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 9])
+def test_who_begins_together_has_room_for_as_many_centers_as_there_are_clients(n):
+    """K of them at most, and nothing to warn of: so many are allowed, not asked for."""
+    model, like = Layout(("weight",), ((3,),)), random(0, 1, 3)
+    assert Clusters(7, together=True).fitted(model, like, n).k == min(7, n)
+
+
+def test_a_center_with_one_client_is_not_robbed_for_an_empty_one():
+    """The farthest client, 0.4 away, is alone at its center; the next has company."""
+    topology, cohort = Clusters(3, reseed=True), everyone([5, 5, 5])
+    centers = {"model": exact([[0.0], [10.0], [99.0]])}
+    placed = topology.place(topology.remembers(3), cohort, centers, {"model": exact([[0.0], [0.3], [10.4]])})
+    assert placed["assignment"].tolist() == [0, 2, 1] and placed["reseeded"].tolist() == [0, 1, 0]
+    lonely = topology.place(topology.remembers(2), everyone([5, 5]), centers, {"model": exact([[0.3], [10.4]])})
+    assert lonely["assignment"].tolist() == [0, 1]  # nobody can be spared
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_center_is_the_mean_of_the_last_rows_of_its_clients_who_are_away_too(weighted):
+    sizes, rows = torch.tensor([1, 2, 5]), exact([[1.0], [2.0], [30.0]])
+    topology = Clusters(2, weighted=weighted, absent="last").fitted(Layout(("weight",), ((1,),)), rows[:1], 3)
+    memory, centers = topology.remembers(3), exact([[0.0], [40.0]])
+    memory, centers = exchange(topology, memory, everyone(sizes), centers, rows)
+    memory, centers = exchange(topology, memory, everyone(sizes, 1)[:1], centers, exact([[4.0]]))
+    close(centers, [[(4 + 2 * 2) / 3 if weighted else 3.0], [30.0]])
+
+
 # -- distances -----------------------------------------------------------------------------------------------
 
 
@@ -151,3 +180,9 @@ def test_what_is_told_of_clusters_counts_those_who_train():
         "ari": 1.0,
         "nmi": 1.0,
     }
+
+
+def test_where_nobody_trains_there_is_no_cluster():
+    nobody = torch.zeros(2, dtype=torch.bool)
+    shown = Clusters(3).shows(View(1, Clusters(3).remembers(2), {}, None, nobody, ~nobody, None))
+    assert shown["clusters"] == shown["largest_cluster"] == 0

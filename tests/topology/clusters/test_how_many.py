@@ -235,3 +235,43 @@ def test_settings_that_would_do_nothing_are_refused() -> None:
             pc.fesem(k="auto", **wrong)
     with pytest.raises(pc.UsageError, match="most=5 is for k='auto'"):
         pc.fesem(k=4, most=5)
+
+
+def test_the_middle_of_halves_is_their_mean() -> None:
+    rows = made([0, 0, 1, 2])
+    torch.testing.assert_close(how_many.middle(products(rows)), products((rows[:4] + rows[4:]) / 2))
+
+
+@pytest.mark.parametrize(("now", "other", "stays"), [(1.0, 2.0, "now"), (2.0, 1.0, "other"), (2.0, 2.0, "neither")])
+def test_another_number_of_groups_is_taken_only_where_it_beats_all_groupings_of_this_one(
+    now: float, other: float, stays: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two groups are there. Errors are told: of one group, of these two, and of the best two that clustering finds."""
+    here, halves = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]), products(made([0, 0, 0, 0, 1, 1, 1, 1], noise=0.1))
+    chance = 0.1 * torch.tensor([1.0, -1, 1, -1, 1, -1, 1, -1], dtype=torch.float64)
+
+    def told(halves: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
+        means = {1: 1.0 - chance, 2: (now if torch.equal(place, here) else other) + chance}
+        return means.get(k, chance + 9.0)
+
+    monkeypatch.setattr(how_many, "foretold", told)
+    found = HowMany(4, together=True).regrouped(halves, here, everyone(8))
+    best = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    expected = {"now": here, "other": best, "neither": torch.zeros(8).long()}[stays]
+    assert agreement(found.numpy(), expected.numpy()) == 1.0
+
+
+def test_a_gain_is_counted_by_example() -> None:
+    """Three clients gain 0.1 with one example each, a fourth loses 5 with 100: 0.05 for each."""
+    topology = IfItPays(3, together=True)
+    memory = topology.remembers(4) | HowMany(3).remembers(4)
+    memory |= {"assignment": torch.zeros(4).long(), "proposed": torch.tensor([0, 0, 1, 1])}
+    told = {"gain0": torch.tensor([[0.1], [0.1], [0.1], [-5.0]]).double(), "gain1": torch.zeros(4, 1)}
+    cohort = replace(everyone(4), sizes=torch.tensor([1, 1, 1, 100]))
+    assert topology.place(memory, cohort, {}, told)["assignment"].tolist() == [0, 0, 1, 1]
+
+
+def test_all_begin_from_the_mean_of_the_centers_in_use() -> None:
+    memory = {"assignment": torch.tensor([0, 2, 2]), "placed": torch.ones(3).bool()}
+    centers = {"model": torch.tensor([[1.0], [50.0], [4.0]])}
+    assert how_many._anchor(memory, centers, 3).tolist() == [2.5]

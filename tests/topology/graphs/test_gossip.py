@@ -173,3 +173,7 @@ def test_a_graph_of_ten_thousand_nodes_stays_sparse(monkeypatch):
 def test_every_link_counts_once_and_nobody_is_its_own_neighbour():
     facts = Graph(metropolis(networkx.path_graph(3))).facts(3)
     assert (facts["links"], facts["neighbours"]) == (2, [1, 2])
+
+
+def test_the_mixing_of_nobody_is_doubly_stochastic():
+    assert doubly_stochastic(Mixing.dense(torch.zeros(0, 0), "keep"))

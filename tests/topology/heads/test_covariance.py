@@ -9,7 +9,8 @@ from scipy.linalg import sqrtm
 from torch import Tensor
 
 from polycentric import metropolis
-from polycentric.topology.heads.covariance import TaskSets, cov_and_prec, floored, steepest
+from polycentric.topology.heads import covariance
+from polycentric.topology.heads.covariance import TaskSets, cov_and_prec, cov_and_prec_of, floored, steepest
 
 
 def tasks(n: int, width: int = 7, seed: int = 0) -> Tensor:
@@ -61,6 +62,24 @@ def test_at_the_optimum_the_penalty_is_the_squared_nuclear_norm_and_nothing_is_s
         other = other @ other.T
         prec = torch.linalg.inv(other / other.trace())
         assert float((w.T @ prec @ w).trace()) > best
+
+
+@pytest.mark.parametrize("eps", [1e-3, 0.5])
+@pytest.mark.parametrize("scale", [0.0, 1e-160, 1.0, 1e160])
+@pytest.mark.parametrize(("m", "q"), [(6, 3), (9, 2), (40, 1), (8, 7)])
+def test_many_tasks_of_few_numbers_are_related_as_their_gram_matrix_says(
+    m: int, q: int, scale: float, eps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(covariance, "SMALL", 1)
+    w = tasks(m, q)
+    w[0] = w[1]
+    right, found = cov_and_prec((w @ w.T) * (scale > 0), eps), cov_and_prec_of(w * scale, eps)
+    again = floored(found.cov, eps)  # nothing is left to floor
+    for other in (right, again):
+        torch.testing.assert_close(found.cov, other.cov, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(found.prec, other.prec, rtol=1e-9, atol=1e-9)
+        assert found.condition == pytest.approx(other.condition, rel=1e-9)
+    assert torch.equal(found.cov, found.cov.T) and torch.equal(found.prec, found.prec.T)
 
 
 @pytest.mark.parametrize("rule", [cov_and_prec, floored])
@@ -239,3 +258,8 @@ def test_the_steepest_direction(n: int) -> None:
     prec = sets.each(sets.gram(tasks(n)), cov_and_prec).prec
     links = sets.penalty(prec, torch.ones(n).double())
     assert steepest(*links, n) == pytest.approx(float(torch.linalg.eigvalsh(dense(sets, links))[-1]), rel=1e-3)
+
+
+def test_no_tasks_are_in_perfect_condition() -> None:
+    none = cov_and_prec(torch.zeros(0, 0))
+    assert none.condition == 1 and none.cov.shape == none.prec.shape == (0, 0)

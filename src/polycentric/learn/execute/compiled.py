@@ -108,9 +108,9 @@ class Compiled(Executor):
         with _gate.together():
             return self.stacked(learner, rows, cohort)
 
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples."""
-        return self.stacked.outputs(rows, x)
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples."""
+        return self.stacked.outputs(rows, x, part)
 
 
 class Programs:
@@ -146,12 +146,12 @@ class Programs:
 
     def _take(self, steps: Steps, carry: Stacks, rows: Stacks, batch: Batch) -> None:
         """Some steps of some clients, batches (steps, clients, ...); what is carried is overwritten."""
-        flat, key = [*carry.values(), *rows.values(), *batch], (steps.learner, tuple(carry), tuple(rows))
+        flat, key = [*carry.values(), *rows.values(), *batch.tensors], (steps.learner, tuple(carry), tuple(rows))
         if not self.fuses[key]:
             self._run(key, _several(steps, carry, rows), flat)
             return
         for s in range(len(batch.x)):
-            flat[-3:] = (part[s : s + 1] for part in batch)
+            flat[len(carry) + len(rows) :] = (part[s : s + 1] for part in batch.tensors)
             self._run(key, _several(steps, carry, rows), flat)
 
     def _run(self, key: tuple[object, ...], several: Program, flat: list[Tensor]) -> None:
@@ -169,7 +169,7 @@ class Programs:
             self.fuses[key], first, schedule = False, next(iter(carry.values())), steps.schedule
             if _is_wide(first):
                 batch = steps.gather(schedule.index[:1, : len(first)], schedule.weight[:1, : len(first)])
-                flat = [*carry.values(), *rows.values(), *batch]
+                flat = [*carry.values(), *rows.values(), *batch.tensors]
                 with suppress(Exception), torch.no_grad(), _gate.alone():  # compiling will say what is wrong
                     self.fuses[key] = bool(fused_updates(_traced(_several(steps, carry, rows), flat)))
         return self.fuses[key]
@@ -203,9 +203,9 @@ def _several(steps: Steps, carry: Stacks, rows: Stacks) -> Program:
 
     def several(*flat: Tensor) -> None:
         now, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
-        x, y, weight = flat[-3:]
-        for s in range(len(x)):
-            now = steps.take(now, held, Batch(x[s], y[s], weight[s]))
+        batch = flat[n + len(rows) :]
+        for s in range(len(batch[0])):
+            now = steps.take(now, held, Batch(*(part[s] for part in batch)))
         for name, place in zip(names, flat, strict=False):
             if now[name] is not place:
                 place.copy_(now[name])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Split
+from ...models.auxiliary import WithAuxiliary
 from ...parts.optimizer import SGD
 from ...stacks.cohort import Cohort
 from ...stacks.draw import seeded
@@ -68,10 +69,11 @@ class Looped(Executor):
 
         return torch.stack([one(*example) for example in zip(x, y, strict=True)])
 
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples."""
+        task = self.task.inside(part)
         with torch.no_grad():
-            each = [self.task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
+            each = [task.predict({n: v[k] for n, v in rows.items()}, mine) for k, mine in enumerate(x)]
         return torch.stack(each)
 
 
@@ -86,15 +88,17 @@ def descent(task: Task, objective: Objective, params: Stacks, moments: Stacks, l
     whole = {name: w.detach().requires_grad_() for name, w in params.items()}
     layouts = task.layouts
     places = {k: v for name, w in params.items() if name in layouts for k, v in layouts[name].views(w).items()}
+    rates = [spec.rate(name) for name in params if name in layouts for _ in layouts[name].names]
+    rates += [spec.rate(name) for name in params]
     layers = {parameter_key(k): v.detach().requires_grad_() for k, v in places.items()}
     with torch.enable_grad():
         value = objective(whole | layers)
     grads = torch.autograd.grad(value, [*layers.values(), *whole.values()], allow_unused=True)
     rate = float(lr)
     with torch.no_grad():
-        for w, g in zip([*places.values(), *params.values()], grads, strict=True):
+        for w, g, factor in zip([*places.values(), *params.values()], grads, rates, strict=True):
             if g is not None:
-                w.sub_(g, alpha=rate)
+                w.sub_(g, alpha=rate * factor)
     return params
 
 
@@ -107,7 +111,7 @@ def likes_channels_last(module: nn.Module) -> bool:
     parts = list(module.modules())
     layers = [part for part in parts if not list(part.children())]
     sizes = [layer.weight.numel() for layer in layers if isinstance(layer, nn.Conv2d)]
-    plain = all(type(part) is nn.Sequential for part in parts if part not in layers)
+    plain = all(type(part) in (nn.Sequential, WithAuxiliary) for part in parts if part not in layers)
     return plain and all(type(layer) in FREE for layer in layers) and 0 < max(sizes, default=0) <= SMALL
 
 

@@ -22,7 +22,7 @@ def runs_stacked(task: Task, split: Split) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for loss in (task.mean_loss, task.quiet_loss):
-                torch.func.vmap(torch.func.grad(loss), randomness="different")(rows, batch)
+                torch.func.vmap(torch.func.grad(loss), (0, batch.axes), randomness="different")(rows, batch)
             with torch.no_grad():
                 torch.func.vmap(task.predict, randomness="different")(rows, x)
     except (RuntimeError, ValueError, TypeError, IndexError):

@@ -89,15 +89,17 @@ class Stacked(Executor):
         def one(client: Client, carry: Stacks, row: Stacks, batch: Batch) -> Stacks:
             return learner.step(carry, row, batch, client)
 
-        take = vmap(partial(one, self.client), randomness="different")
+        def take(carry: Stacks, rows: Stacks, batch: Batch) -> Stacks:
+            return vmap(partial(one, self.client), (0, 0, batch.axes), randomness="different")(carry, rows, batch)
+
         gather = partial(batch_at, self.task, self.split, schedule.augment)
         in_place = self.client.descent is not None
         return Steps(learner, take, gather, schedule, in_place, self.few, partial(one, self.alone))
 
-    def outputs(self, rows: Stacks, x: Tensor) -> Tensor:
-        """Every client's model on its own examples."""
+    def outputs(self, rows: Stacks, x: Tensor, part: str = "") -> Tensor:
+        """Every client's model, or a part of it, on its own examples."""
         with torch.no_grad(), use_gpu_kernels(self.task.device):
-            return vmap(self.task.predict, randomness="different")(rows, x)
+            return vmap(self.task.inside(part).predict, randomness="different")(rows, x)
 
 
 def launch(steps: Steps, carry: Stacks, rows: Stacks) -> Stacks:

@@ -40,7 +40,8 @@ def descend(task: Task, objective: Objective, params: Stacks, moments: Stacks, l
         if name in layouts and rest is not None:
             sizes = layouts[name].sizes
             parts = [part + more for part, more in zip(parts, rest.split(sizes), strict=True)]
-        w, *after = _Move.apply(Move(spec, tuple(mine)), w, lr, *mine.values(), *parts)  # type: ignore[no-untyped-call]
+        rate = lr * spec.rate(name) if spec.rates else lr
+        w, *after = _Move.apply(Move(spec, tuple(mine)), w, rate, *mine.values(), *parts)  # type: ignore[no-untyped-call]
         new[name] = w
         new |= {f"{name}.{moment}": value for moment, value in zip(mine, after, strict=True)}
     return new

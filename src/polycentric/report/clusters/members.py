@@ -35,7 +35,7 @@ class Looks:
 
 def places_of(run: Run) -> Integers:
     """Every client's center at the end of a run; a UsageError where clients have none."""
-    found = run.method.at(run.state.round)[-1].topology.assignment(run.state.memory)
+    found = run.method.in_use(run.state.round).topology.assignment(run.state.memory)
     if found is None:
         raise UsageError(
             f"a run of {run.method.name} has no clusters to show: its clients are not assigned to one of several "
@@ -47,7 +47,7 @@ def places_of(run: Run) -> Integers:
 
 def local_models(run: Run) -> tuple[Tensor, Tensor]:
     """(clients, what each would send next): one more visit of everybody who has data, without mixing."""
-    exchange, everyone = run.method.at(run.state.round)[-1], run.clients.everyone(run.state.round)
+    exchange, everyone = run.method.in_use(run.state.round), run.clients.everyone(run.state.round)
     if "model" not in exchange.sends:
         raise UsageError(f"clients of {run.method.name} send no models, so there is nothing to compare")
     answers = list(run.clients.answers(exchange, run.state, everyone))

@@ -76,7 +76,7 @@ class OverCells(Topology):
         """The centers a client hears, by the data they heard; equal where none of them heard any."""
         center, client = self.links(memory, cohort)
         n = self.n_edges * self.models
-        if len(center) == len(cohort) and self.models == 1:  # no bridges: clients of an edge share its model
+        if len(center) == len(cohort):  # no bridges: everybody hears one center
             return Mixing.gather(center, n)
         heard = memory["heard"].cpu()[center]
         total = torch.zeros(len(cohort), dtype=torch.float64).index_add_(0, client, heard)

@@ -31,7 +31,7 @@ from ...stacks import Cohort, Links, Mixing, Stacks
 from ...stacks.draw import uniform
 from ..base import Direction, Wires
 from .assignment import ByDistance, inner_products
-from .seeding import MANY, ManyRows, lloyd, sampled, seeded
+from .seeding import FEW, MANY, ManyRows, lloyd, renew_distances, sampled, seeded
 from .splitting import cosines
 
 CLEARLY = 1e-6  # of the sum of squares, by which another grouping must be better than the present one
@@ -80,13 +80,17 @@ class Anchored(ByDistance):
             old = memory["way"][away.to(memory["way"].device)].to(rows)
             rows, who = torch.cat([note["way"], old]), torch.cat([who, away.nonzero()[:, 0]])
             anchor = torch.zeros_like(anchor)
-        gram = inner_products(rows, self.spans, origin=anchor)
-        gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)  # what overflows has no direction
+        gram = self.alike(rows, anchor)
         here = memory["assignment"].cpu()[who]
         draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
         total, found = best_groups(gram, here, self.k, draws, self.iterations)
         each = torch.full((n,), total / len(who), dtype=torch.float64)
         return {"distance": each} | note | self.placed(memory, cohort, found[:n])
+
+    def alike(self, rows: Tensor, anchor: Tensor) -> Tensor:
+        """Inner products of updates from the anchor, or their cosines; what overflows has no direction."""
+        products = inner_products(rows, self.spans, origin=anchor)
+        return (cosines(products) if self.by == "cosine" else products).nan_to_num_(nan=0.0)
 
     def remembers(self, n_clients: int) -> Stacks:
         """With absent="last", also everybody's last update, and when it was."""
@@ -102,8 +106,7 @@ class Anchored(ByDistance):
         anchor, here = centers["model"].mean(0, dtype=torch.float64), memory["assignment"].cpu()[cohort.index]
         some = sampled(cohort, self.k)
         assert some is not None
-        gram = inner_products(sent["model"][some.to(sent["model"].device)], self.spans, origin=anchor)
-        gram = (cosines(gram) if self.by == "cosine" else gram).nan_to_num(nan=0.0)
+        gram = self.alike(sent["model"][some.to(sent["model"].device)], anchor)
         draws = [uniform(*cohort.key, "anchor", restart, torch.arange(self.k)) for restart in range(self.restarts)]
         starts = [here[some], *(seeded(gram, each, "kmeans++") for each in draws)]
         _, best = min((lloyd(gram, start, self.k, self.iterations) for start in starts), key=lambda run: run[0])
@@ -128,13 +131,17 @@ def best_groups(gram: Tensor, here: Tensor, k: int, draws: Sequence[Tensor], ite
     """
     starts = [here, *(seeded(gram, each, "kmeans++") for each in draws)]
     total, found = min((lloyd(gram, start, k, iterations) for start in starts), key=lambda run: run[0])
-    if not total < spread(gram, here, k) - CLEARLY * float(gram.diag().sum()):
-        return spread(gram, here, k), here  # nobody moves for a rounding
+    if not total < (now := spread(gram, here, k)) - CLEARLY * float(gram.diag().sum()):
+        return now, here  # nobody moves for a rounding
     return total, relabelled(found, here, k)
 
 
 def spread(gram: Tensor, place: Tensor, k: int) -> float:
     """The intra-cluster distance of a partition: sum_i G_ii - sum_k 1/n_k sum_{i,j in k} G_ij."""
+    if k > FEW:
+        distance = gram.new_empty(k, len(gram))
+        renew_distances(distance, gram, place, torch.ones(k, dtype=torch.bool))
+        return float(distance[place, torch.arange(len(gram))].clamp(min=0).sum())
     belongs = torch.nn.functional.one_hot(place, k).double()
     within = (belongs * (gram @ belongs)).sum(0) / belongs.sum(0).clamp(min=1)
     return float((gram.diag().sum() - within.sum()).clamp(min=0))

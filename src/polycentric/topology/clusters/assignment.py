@@ -31,6 +31,7 @@ def shared_information(assignment: npt.NDArray[np.int64], group: npt.NDArray[np.
 
 
 COLUMNS = 1 << 13  # numbers of a row widened to float64 at once: for some hundred rows that stays in the cache
+NUMBERS = 1 << 22  # float64 numbers of rows, of distances or of pairs at once
 MOST_CENTERS = 2000  # that clients are clustered to: a clustering takes time by clients times centers, many times
 Spans = tuple[tuple[int, int], ...] | None  # (first, last) columns of a row; None: all
 
@@ -38,10 +39,12 @@ Spans = tuple[tuple[int, int], ...] | None  # (first, last) columns of a row; No
 def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = None) -> Tensor:
     """X X^T of rows less an origin (width,), by default their mean; float64 on the host, over pieces of the width."""
     out = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    step = max(1, NUMBERS // max(1, len(rows)))
     for piece in pieces(rows.shape[1], columns):
         part = rows[:, piece].to(torch.float64, copy=True)
         part -= part.mean(0) if origin is None else origin[piece].double()
-        out += part @ part.T
+        for some, products in zip(torch.split(part, step), torch.split(out, step), strict=True):
+            products += some @ part.T  # no second matrix of all pairs
     return out.cpu()
 
 
@@ -225,6 +228,18 @@ def in_use(memory: Stacks, k: int) -> Tensor:
     return torch.bincount(place[known] if bool(known.any()) else place, minlength=k) > 0
 
 
+def turns(label: Tensor) -> Tensor:
+    """How many before it have the same label, for each, (n,).
+
+    >>> turns(torch.tensor([3, 1, 3, 3, 1]))
+    tensor([0, 0, 1, 2, 1])
+    """
+    order = label.argsort(stable=True)
+    counts = torch.unique_consecutive(label[order], return_counts=True)[1]
+    first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    return torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)) - first)
+
+
 def clipped(k: int, n_clients: int) -> int:
     """K, or as many as there are clients."""
     if k > n_clients:
@@ -279,15 +294,14 @@ class Clusters(ByDistance):
         """
         everyone, there = memory["assignment"].cpu().clone(), memory["placed"].cpu().clone()
         everyone[cohort.index], there[cohort.index] = nearest, True
-        k, nearest, taken = self.k, nearest.clone(), torch.zeros(len(cohort)).long()
-        count = torch.bincount(everyone[there], minlength=k)
-        for empty in (count == 0).nonzero()[:, 0].tolist():
-            far = torch.where((count[nearest] > 1) & (taken == 0), distance, 0.0)
-            if len(far) and float(far.max()) > 0:
-                who = int(far.argmax())
-                count[nearest[who]] -= 1
-                count[empty], nearest[who], taken[who] = 1, empty, 1
-        return nearest, taken
+        count = torch.bincount(everyone[there], minlength=self.k)
+        empty, far = (count == 0).nonzero()[:, 0], distance.argsort(descending=True, stable=True)
+        far = far[distance[far] > 0]
+        spares = far[turns(nearest[far]) < count[nearest[far]] - 1]  # whose center keeps at least one
+        who = spares[: len(empty)]
+        after, taken = nearest.clone(), torch.zeros(len(cohort)).long()
+        after[who], taken[who] = empty[: len(who)], 1
+        return after, taken
 
     def meet(self, memory: Stacks, arrived: Cohort, centers: Stacks) -> tuple[Stacks, Stacks]:
         """With absent="last", the M-step over the last known row of everybody."""

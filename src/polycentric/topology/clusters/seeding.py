@@ -13,12 +13,11 @@ from ...errors import within
 from ...parts.aggregate import Aggregate
 from ...stacks import Cohort, Stacks
 from ...stacks.draw import uniform
-from .assignment import ByDistance, Spans, inner_products, pieces
+from .assignment import NUMBERS, ByDistance, Spans, inner_products, pieces
 
 MANY = 10_000  # rows whose inner products are all computed: 800 MB; of more, only those of some
 SAMPLE = 4096  # rows that seeds are tried on, where there are MANY
 FEW = 64  # centers up to which sums over clusters are a matrix product
-NUMBERS = 1 << 22  # float64 numbers of rows, or of distances, at once
 
 
 @dataclass(frozen=True)
@@ -94,47 +93,66 @@ class Seeding(OneBecomesMany):
 def seeded(gram: Tensor, draws: Tensor, seeding: str) -> Tensor:
     """The nearest of K rows for every row, (rows,); the rows are drawn far apart ("kmeans++") or at "random"."""
     own, n = gram.diag(), len(gram)
-    lying = gram.T.contiguous() if len(draws) > FEW else gram.T  # columns as rows: each is read as a whole
-    seeds, taken = [int(draws[0] * n)], torch.zeros(n, dtype=torch.bool)
+    lying = gram if len(draws) > FEW else gram.T  # the same to rounding, and a row is read as a whole
+    nearest, taken = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
     far = torch.full((n,), math.inf, dtype=torch.float64)  # from the nearest seed so far
-    for draw in draws[1:].tolist():
-        taken[seeds[-1]] = True
-        chance = torch.ones(n, dtype=torch.float64)
-        if seeding == "kmeans++":  # far rows are likely
-            far = torch.minimum(far, own - 2 * lying[seeds[-1]] + own[seeds[-1]])
-            chance = far.clamp(min=0)
-        chance[taken] = 0
+    chance = torch.ones(n, dtype=torch.float64)
+    for at, draw in enumerate(draws.tolist()):
         if not bool(chance.sum() > 0):  # fewer different rows than centers: the rest stay empty
             break
-        seeds.append(int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1)))
-    return (own[:, None] - 2 * gram[:, seeds] + own[seeds]).argmin(1)
+        seed = drawn(chance, draw) if at else int(draw * n)
+        square = own - 2 * lying[seed] + own[seed]
+        nearest.masked_fill_(square < far, at)
+        far, taken[seed] = torch.minimum(far, square), True
+        chance = far.clamp(min=0) if seeding == "kmeans++" else torch.ones_like(far)  # far rows are likely
+        chance[taken] = 0
+    return nearest
+
+
+def drawn(chance: Tensor, draw: float) -> int:
+    """One of the rows, as likely as its chance, by a number in [0, 1)."""
+    return int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=len(chance) - 1))
 
 
 def lloyd(gram: Tensor, nearest: Tensor, k: int, iterations: int) -> tuple[float, Tensor]:
     """(intra-cluster distance, assignment) of Lloyd's iteration from an assignment; the lowest number wins ties."""
-    own, distance = gram.diag(), gram[:, :0]
+    distance, changed = gram.new_empty(k, len(gram)), torch.ones(k, dtype=torch.bool)
     for _ in range(max(1, iterations)):
-        count, mean, within = _means(gram, nearest, k)
-        distance = mean.mul_(-2).add_(own[:, None]).add_(torch.where(count > 0, within, math.inf))
-        last, nearest = nearest, distance.argmin(1)
-        if bool((nearest == last).all()):
+        renew_distances(distance, gram, nearest, changed)
+        last, (least, nearest) = nearest, distance.min(0)
+        if not bool((moved := nearest != last).any()):
             break
-    return float(distance.min(1).values.clamp(min=0).sum()), nearest
+        changed = between(last[moved], nearest[moved], k)
+    return float(least.clamp(min=0).sum()), nearest
 
 
-def _means(gram: Tensor, nearest: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """How many rows a center has, the mean of G over its rows (rows, centers), and the mean of that over them."""
+def renew_distances(distance: Tensor, gram: Tensor, nearest: Tensor, changed: Tensor) -> None:
+    """Squared distances (centers, rows) from the means of a partition, in place, where it has changed.
+
+    `changed`: the centers, (centers,) bool, that have won or lost rows since; what is known of the others stays.
+    """
+    k, n, own = len(distance), len(gram), gram.diag()
     if k <= FEW:
         belongs = torch.nn.functional.one_hot(nearest, k).double()
         count = belongs.sum(0)
         mean = gram @ belongs / count.clamp(min=1)
-        return count, mean, (belongs * mean).sum(0) / count.clamp(min=1)
+        within = torch.where(count > 0, (belongs * mean).sum(0) / count.clamp(min=1), math.inf)
+        distance.copy_(mean.mul_(-2).add_(own[:, None]).add_(within).T)
+        return
     # A product with so many columns of zeros would take K times as long as adding up rows.
-    count = torch.bincount(nearest, minlength=k).double()
-    sums = torch.zeros(k, len(gram), dtype=torch.float64).index_add_(0, nearest, gram)
-    mean = sums.div_(count.clamp(min=1)[:, None]).T
-    own = mean[torch.arange(len(gram)), nearest]
-    return count, mean, torch.zeros(k, dtype=torch.float64).index_add_(0, nearest, own) / count.clamp(min=1)
+    at, who = changed.nonzero()[:, 0], changed[nearest].nonzero()[:, 0]
+    who = who[nearest[who].argsort(stable=True)]  # center by center, whose sum then stays in the cache
+    step = max(1, NUMBERS // (4 * n))
+    distance.index_fill_(0, at, 0)
+    for some in torch.split(who, step):
+        distance.index_add_(0, nearest[some], gram.index_select(0, some))
+    here, size = nearest[who], torch.bincount(nearest, minlength=k).double()
+    count = size.clamp(min=1)
+    within = torch.zeros(k, dtype=torch.float64).index_add_(0, here, distance[here, who] / count[here]) / count
+    within = torch.where(size > 0, within, math.inf)
+    for some in torch.split(at, step):
+        part = distance.index_select(0, some).div_(count[some, None])
+        distance.index_copy_(0, some, part.mul_(-2).add_(own).add_(within[some, None]))
 
 
 def sampled(cohort: Cohort, k: int) -> Tensor | None:
@@ -236,46 +254,60 @@ class TrimmedSeeding(OneBecomesMany):
     def trimmed(self, rows: Tensor, cohort: Cohort, restart: int) -> tuple[float, Tensor]:
         """(intra-cluster distance, assignment) of one run."""
         distance = self._seeds(rows, uniform(*cohort.key, "seeding", restart, torch.arange(self.k)).tolist())
-        nearest = distance.argmin(1)
+        (least, nearest), changed = distance.min(0), torch.ones(self.k, dtype=torch.bool)
         for _ in range(self.iterations):
-            for k in torch.unique(nearest).tolist():
-                distance[:, k] = squared_distance(rows, self.rule.of(rows[(nearest == k).to(rows.device)]))
-            last, nearest = nearest, distance.argmin(1)
-            if bool((nearest == last).all()):
+            size, order = torch.bincount(nearest, minlength=self.k), nearest.argsort(stable=True).to(rows.device)
+            members, at_once = torch.split(order, size.tolist()), max(1, NUMBERS // max(rows.shape))
+            for some in torch.split((changed & (size > 0)).nonzero()[:, 0], at_once):  # the others are where they were
+                means = torch.stack([self.rule.of(rows[members[center]]) for center in some.tolist()])
+                distance[some] = distances_as_they_are(rows, means)
+            last, (least, nearest) = nearest, distance.min(0)
+            if not bool((moved := nearest != last).any()):
                 break
-        return float(self._inner(distance.min(1).values).sum()), nearest
+            changed = between(last[moved], nearest[moved], self.k)
+        return float(self._inner(least).sum()), nearest
 
     def _seeds(self, rows: Tensor, draws: list[float]) -> Tensor:
-        """Squared distances (rows, k) to k rows; infinite where there are fewer different rows than centers."""
-        n = len(rows)
-        out = torch.full((n, self.k), math.inf, dtype=torch.float64)
-        seeds: list[int] = []
-        for k, draw in enumerate(draws):
-            chance = torch.ones(n, dtype=torch.float64)
-            if seeds:
-                far = out.min(1).values
+        """Squared distances (k, rows) to k rows; infinite where there are fewer different rows than centers."""
+        out = torch.full((self.k, len(rows)), math.inf, dtype=torch.float64)
+        far, chance = out.new_full((len(rows),), math.inf), out.new_ones(len(rows))
+        for center, draw in enumerate(draws):
+            if center:
                 chance = self._inner(far) if self.seeding == "kmeans++" else (far > 0).double()
                 if not bool(chance.sum() > 0):
                     break
-            at = int(torch.searchsorted(chance.cumsum(0), draw * float(chance.sum())).clamp(max=n - 1))
-            seeds.append(at)
-            out[:, k] = squared_distance(rows, rows[at])
+            at = drawn(chance, draw)
+            out[center] = distances_as_they_are(rows, rows[at : at + 1])[0]
+            far = torch.minimum(far, out[center])
         return out
 
     def _inner(self, distance: Tensor) -> Tensor:
-        """Distances (rows,) with the farthest floor(outliers n) put to zero."""
-        out = distance.clone()
-        cut = int(self.outliers * len(out) + 1e-9)  # 0.29 of 100 are 29
-        out[distance.argsort(descending=True, stable=True)[:cut]] = 0
+        """Distances (rows,) with the farthest floor(outliers n) put to zero, of equal ones the first."""
+        out, n = distance.clone(), len(distance)
+        cut = int(self.outliers * n + 1e-9)  # 0.29 of 100 are 29
+        if not cut:
+            return out
+        last = distance.kthvalue(n - cut + 1).values  # the nearest of the farthest
+        equal = (distance == last).nonzero()[:, 0]
+        out[distance > last] = 0
+        out[equal[: cut - int((distance > last).sum())]] = 0
         return out
 
 
-def squared_distance(rows: Tensor, center: Tensor) -> Tensor:
-    """Squared distances (rows,) to one center, float64 on the host, over pieces of the width.
+def between(before: Tensor, after: Tensor, k: int) -> Tensor:
+    """Which of K centers have lost or won a row, (k,) bool, where rows moved from these centers to those."""
+    out = torch.zeros(k, dtype=torch.bool)
+    out[before] = out[after] = True
+    return out
+
+
+def distances_as_they_are(rows: Tensor, centers: Tensor) -> Tensor:
+    """Squared distances (centers, rows), float64 on the host, over pieces of the width.
 
     Differences are squared as they are: an expanded square would cancel beside a row that is far out.
     """
-    out = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    out = torch.zeros(len(centers), len(rows), dtype=torch.float64, device=rows.device)
     for piece in pieces(rows.shape[1]):
-        out += (rows[:, piece].double() - center[piece].double()).square().sum(1)
+        a, b = centers[:, piece].double(), rows[:, piece].double()
+        out += torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
     return out.cpu()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import require, within
 from ...stacks import Cohort, Mixing, Stacks
-from .assignment import Clustered, inner_products
+from .assignment import NUMBERS, Clustered, inner_products
 
 Linkage = Literal["single", "complete", "average"]
 SHOWN = 120  # clients, at most, whose similarities at every split are kept: more could not be seen
@@ -225,6 +225,8 @@ def similarities(updates: Tensor) -> Tensor:
 def cosines(products: Tensor) -> Tensor:
     """Inner products as cosines; zero with a row of zeros."""
     norm = products.diag().clamp(min=0).sqrt()
-    by = norm[:, None] * norm
-    alike = torch.where(by > 0, products / torch.where(by > 0, by, 1.0), 0.0).clamp(-1, 1)
+    alike, step = torch.empty_like(products), max(1, NUMBERS // max(1, len(products)))
+    for here in (slice(first, first + step) for first in range(0, len(products), step)):
+        by = norm[here, None] * norm
+        alike[here] = torch.where(by > 0, products[here] / torch.where(by > 0, by, 1.0), 0.0).clamp_(-1, 1)
     return alike.fill_diagonal_(1.0)

@@ -13,6 +13,7 @@ Reference: Zhang and Yeung, A convex formulation for learning task relationships
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +49,31 @@ def cov_and_prec(gram: Tensor, eps: float = 1e-3) -> Related:
     floor = eps * values.mean(-1, keepdim=True).clamp(min=tiny)
     root = (values.clamp(min=0) + floor).sqrt()
     return _rebuilt(root / root.sum(-1, keepdim=True), vectors)
+
+
+def cov_and_prec_of(tasks: Tensor, eps: float = 1e-3) -> Related:
+    """`cov_and_prec` of W W^T from the tasks W (m, q) themselves, whichever way is shorter.
+
+    Many tasks of few numbers need the eigenvectors of q x q numbers only: W^T W = V L V^T, and for any f
+
+        f(W W^T)  =  f(0) I + W V g(L) V^T W^T,     g(x) = (f(x) - f(0)) / x
+
+    With f(x) = (x + floor)^(1/2), g is 1 / (f(x) + f(0)); with its inverse, -1 / (f(x) f(0) (f(x) + f(0))).
+    """
+    w = tasks.double() / tasks.abs().max().clamp(min=1e-300).double()  # a scale does not matter, and squares overflow
+    m, q = w.shape
+    if m <= SMALL or m < 2 * q:
+        return cov_and_prec(TaskSets.everyone(m).gram(w).view(m, m), eps)
+    mean = w.square().sum() / m  # of the eigenvalues
+    w /= torch.where(mean > 0, mean.sqrt(), 1.0)
+    values, vectors = torch.linalg.eigh(w.T @ w)
+    root, base, along = (values.clamp(min=0) + eps).sqrt(), math.sqrt(eps), w @ vectors
+    trace = root.sum() + (m - q) * base
+    cov = (along * (1 / (root + base) / trace)) @ along.T
+    prec = (along * (-trace / (root * base * (root + base)))) @ along.T
+    cov.diagonal().add_(base / trace)
+    prec.diagonal().add_(trace / base)
+    return Related((cov + cov.T) / 2, (prec + prec.T) / 2, float(root.max()) / base)
 
 
 def floored(cov: Tensor, eps: float = 1e-3) -> Related:
@@ -97,6 +123,13 @@ class TaskSets:
     @cached_property
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
         """(set, row task, column task) of every number of a flat tensor."""
+        if len(self.sizes) == 1:
+            n = len(self.members)
+            return (
+                torch.zeros(1, dtype=torch.int64).expand(n * n),
+                self.members.repeat_interleave(n),
+                self.members.repeat(n),
+            )
         squares = self.sizes.square()
         owner = torch.repeat_interleave(torch.arange(len(self.sizes)), squares)
         at = torch.arange(int(squares.sum())) - self.place[:-1][owner]
@@ -192,9 +225,19 @@ class TaskSets:
         """
         fresh = self.each(gram, lambda gram: cov_and_prec(gram, eps)).cov
         share = beta[self.pairs[0]]
-        if bool((beta == 1).all()):
-            return fresh
         return self.normalised((1 - share) * self.normalised(self.aligned(flat, *links)) + share * fresh)
+
+    def renewed(
+        self, flat: Tensor, tasks: Tensor, links: tuple[Tensor, Tensor, Tensor], beta: Tensor, eps: float = 1e-3
+    ) -> Related:
+        """Covariances from the present ones and the tasks as they are now (`combined`), floored, and their inverses.
+
+        With beta = 1 nothing is left to floor: eigenvalues are at least (eps / (1 + eps))^(1/2) > eps of their mean.
+        """
+        if len(self.sizes) == 1 and bool((beta == 1).all()):
+            cov, prec, worst = cov_and_prec_of(tasks[self.members], eps)
+            return Related(cov.flatten(), prec.flatten(), worst)
+        return self.each(self.combined(flat, self.gram(tasks), links, beta, eps), lambda cov: floored(cov, eps))
 
     def penalty(self, prec: Tensor, scale: Tensor, own: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Q = sum_j scale_j E_j Omega_j^-1 E_j^T as links (row task, column task, weight), pairs not yet added up.

@@ -24,10 +24,11 @@ from ..base import Direction, Topology, Wires, nothing
 from ..graphs.gossip import Gossip, present, weights_for
 from ..graphs.networks import Disconnected, Network
 from ..star import Star
-from .covariance import TaskSets, cov_and_prec, floored, steepest
+from .covariance import TaskSets, cov_and_prec_of, steepest
 
 MOST_PAIRS = 1 << 25  # of tasks in all covariances: some 10 GB in all that is made of them
 LARGE = 2000  # tasks in one covariance beyond which its eigenvectors take long
+CUBE = 4e-10  # seconds of one core by the cube of that number: 10 for 3,000 tasks and 49 for 5,000 were measured
 
 
 class Tasks(Topology):
@@ -51,7 +52,8 @@ class Tasks(Topology):
     def remembers(self, n_clients: int) -> Stacks:
         """Examples of every client that came (0: it has not yet), and the matrices."""
         sets = self.sets(n_clients)
-        check_pairs(int(sets.sizes.square().sum()), int(sets.sizes.max()) if n_clients else 0)
+        shorter = len(sets.sizes) == 1 and self.beta == 1
+        check_pairs(int(sets.sizes.square().sum()), int(sets.sizes.max()) if n_clients else 0, shorter)
         flat = sets.alone() if len(sets.sizes) == n_clients else torch.zeros(int(sets.place[-1]), dtype=torch.float64)
         return {
             "examples": torch.zeros(n_clients, dtype=torch.float64),
@@ -71,17 +73,18 @@ class Tasks(Topology):
             return seen.double()
         return torch.where(seen, 1 / examples.clamp(min=1), 0.0)
 
-    def curvature(self, memory: Stacks) -> Links:
-        """Q, entry by entry; entries of one place add up."""
+    def curvature(self, memory: Stacks, tasks: Tensor | None = None, name: str = "") -> Links:
+        """Q, entry by entry; entries of one place add up.
+
+        At least the rows of these tasks, and of them what `name` needs: their diagonal for `stiffness`.
+        """
         examples = memory["examples"].cpu()
         sets, scale = self.sets(len(examples)), self.scale(examples)
-        if len(sets.sizes) != len(examples):  # one set for all
-            scale = torch.ones(len(sets.sizes), dtype=torch.float64)
         return Links(*sets.penalty(memory["precision"].cpu(), scale, self.own_terms))
 
     def related(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """Rows of Q: off the diagonal for `pull`, on it for `stiffness`."""
-        row, column, weight = self.curvature(memory)
+        row, column, weight = self.curvature(memory, cohort.index, name)
         at = torch.full((cohort.n_clients,), -1)
         at[cohort.index] = torch.arange(len(cohort))
         there = (at[row] >= 0) & ((row == column) if name == "stiffness" else (row != column))
@@ -102,9 +105,8 @@ class Tasks(Topology):
         alone = 1 / (fewer.sizes + 1.0).double()
         beta = alone if self.beta is None else torch.full_like(alone, self.beta)
         tasks = centers["task"].cpu().double()
-        gram = fewer.gram(tasks / tasks.abs().max().clamp(min=1e-300))  # a scale does not matter, and squares overflow
-        flat = fewer.combined(memory["covariance"].cpu()[mask], gram, self.heard(seen), beta, self.eps)
-        new = fewer.each(flat, lambda cov: floored(cov, self.eps))
+        tasks = tasks / tasks.abs().max().clamp(min=1e-300)  # a scale does not matter, and squares overflow
+        new = fewer.renewed(memory["covariance"].cpu()[mask], tasks, self.heard(seen), beta, self.eps)
         came = torch.zeros(n, dtype=torch.bool)
         came[arrived.index] = True
         mine = came[sets.pairs[0]] if len(sets.sizes) == n else torch.ones(len(mask), dtype=torch.bool)
@@ -134,8 +136,11 @@ class Tasks(Topology):
         return {"condition": float(view.memory["condition"])}
 
 
-def check_pairs(pairs: int, largest: int) -> None:
-    """Refuse covariances that memory or patience have no room for; say it where a round will take minutes."""
+def check_pairs(pairs: int, largest: int, shorter: bool) -> None:
+    """Refuse covariances that memory or patience have no room for; say it where a round may take minutes.
+
+    `shorter`: tasks of few numbers need fewer eigenvectors (`cov_and_prec_of`).
+    """
     advice = "with more clients use a sparse graph, such as dpa-sgd with graph=ring, or methods such as fesem"
     require(
         pairs <= MOST_PAIRS,
@@ -143,8 +148,12 @@ def check_pairs(pairs: int, largest: int) -> None:
         f"{math.isqrt(MOST_PAIRS):,} clients where all are related; {advice}",
     )
     if largest > LARGE:
+        where = f" where tasks have more than {largest // 2:,} numbers each, less otherwise" if shorter else ""
+        seconds = CUBE * largest**3 * (1 if shorter else 2)  # once before the floor and once for it
         warnings.warn(
-            f"eigenvectors of a covariance of {largest:,} tasks may take minutes in every round; {advice}", stacklevel=2
+            f"eigenvectors of a covariance of {largest:,} tasks take some {seconds:.0f} seconds of one core every time"
+            f"{where}; {advice}",
+            stacklevel=2,
         )
 
 
@@ -239,6 +248,18 @@ class TaskStar(Tasks):
         """One, of all tasks."""
         return TaskSets.everyone(n)
 
+    def curvature(self, memory: Stacks, tasks: Tensor | None = None, name: str = "") -> Links:
+        """The precision, of tasks that have been heard."""
+        examples, n = memory["examples"].cpu(), len(memory["examples"])
+        at, precision = torch.arange(n) if tasks is None else tasks, memory["precision"].cpu().view(n, n)
+        at = at[examples[at] > 0]
+        if name == "stiffness":
+            own = precision.diagonal()[at]
+            return Links(at[own != 0], at[own != 0], own[own != 0])
+        rows = precision[at]
+        row, column = rows.nonzero(as_tuple=True)
+        return Links(at[row], column, rows[row, column])
+
     def heard(self, seen: Tensor) -> Links:
         """The one covariance as it was."""
         return Links(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.ones(1).double())
@@ -305,7 +326,7 @@ class Duals(Topology):
 
     def remembers(self, n_clients: int) -> Stacks:
         """Sigma (zero where a task has not come), and what every task told of its share of the two objectives."""
-        check_pairs(n_clients**2, n_clients)
+        check_pairs(n_clients**2, n_clients, True)
         told = {name: torch.zeros(n_clients, dtype=torch.float64) for name in ("examples", "primal", "dual")}
         sigma = torch.zeros(n_clients, n_clients, dtype=torch.float64)
         return told | {"covariance": sigma, "condition": torch.ones(1, dtype=torch.float64)}
@@ -336,11 +357,8 @@ class Duals(Topology):
         if m > known:
             sigma = self.widened(sigma, seen, known, m)
         if self.relation == "learned" and len(arrived) and (arrived.round + 1) % self.every == 0:
-            sets = TaskSets.everyone(m)
             duals = centers["model"].cpu().double()[seen]
-            inner = sets.gram(duals).view(m, m)  # B^T B: W W^T = Sigma B B^T Sigma / lambda^2
-            part = sigma[seen][:, seen]
-            found = cov_and_prec(part @ inner @ part / self.strength**2, self.eps)
+            found = cov_and_prec_of(sigma[seen][:, seen] @ duals / self.strength, self.eps)
             sigma = torch.zeros_like(sigma)
             sigma[seen.nonzero(), seen.nonzero()[:, 0]] = found.cov
             memory = memory | {"condition": torch.full((1,), found.condition, dtype=torch.float64)}
