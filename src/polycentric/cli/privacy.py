@@ -131,17 +131,16 @@ def _table(found: Audit, title: str) -> Table:
     from .screen import titled
 
     promised = any(found.bound(attack.unit) for attack in found.attacks)
-    heads = ["AUC", "initial model", "worst client", f"TPR at {AT[0]:.0%} FPR", *(["allowed AUC"] * promised)]
+    each = any(attack.worst for attack in found.attacks)
+    heads = ["AUC", "initial", *(["worst client"] * each), f"TPR at {AT[0]:.0%}", *(["allowed"] * promised)]
     table = titled(title, "attack", right=heads)
-    for column in table.columns:
-        column.overflow = "fold"
     for attack in found.attacks:
-        now, before, bound = attack.found, attack.before, found.bound(attack.unit)
+        now, before, bound, worst = attack.found, attack.before, found.bound(attack.unit), attack.worst
         table.add_row(
             attack.name,
             f"{now.auc:.3f}±{now.error:.3f}",
             "-" if before is None else f"{before.auc:.3f}±{before.error:.3f}",
-            "-" if attack.worst is None else f"{attack.worst['auc']:.2f}±{attack.worst['auc_error']:.2f}",
+            *(["-" if worst is None else f"{worst['auc']:.2f}±{worst['auc_error']:.2f}"] * each),
             f"{now.tpr[AT[0]]:.1%}±{now.tpr_error[AT[0]]:.1%}",
             *([f"{bound['auc']:.3f}" if bound else "-"] * promised),
         )

@@ -114,6 +114,7 @@ class Audit:
     promises: dict[str, dict[str, Any]]  # by what is hidden, as `runs.guarantee.spent` has them
     canary: Canary | None = None
     notes: tuple[str, ...] = ()
+    released: bool = True  # whether models in use are what is released: a promise is of that alone
 
     def allowed(self, unit: Unit) -> tuple[float, float] | None:
         """The (epsilon, delta) promised to one example or one client; None: nothing is."""
@@ -126,7 +127,7 @@ class Audit:
     def bound(self, unit: Unit) -> dict[str, Any] | None:
         """What the promise allows any attack; None: nothing is promised."""
         promised = self.allowed(unit)
-        if promised is None:
+        if promised is None or not self.released:
             return None
         epsilon, delta = promised
         tpr = {f"{at:g}": most_tpr(epsilon, at, delta) for at in AT}
@@ -211,8 +212,14 @@ def audit(
     if shadows:
         attacks += _shadow_attacks(run, shadows, None if keep is None else Path(keep), progress)
     require(bool(attacks), "there is nothing to attack: the clients have no test examples; try shadows=8")
-    told = _canaries(run, canary) if canary else None
-    return Audit(tuple(attacks), spent(run), told, tuple(notes))
+    told, promises = _canaries(run, canary) if canary else None, spent(run)
+    released = not personal(run) and not run.now.exchange.unpack
+    if promises and not released:
+        notes.append(
+            "what is promised is of released models, and those in use are, in part, a client's own: the promise says "
+            "nothing of these attacks"
+        )
+    return Audit(tuple(attacks), promises, told, tuple(notes), released)
 
 
 # -- by the loss ---------------------------------------------------------------------------------------------
@@ -294,7 +301,7 @@ def _client_attacks(run: Run) -> list[Inference]:
     )
     first, who = again(run), _attacked(run) | (held_out & ~run.clients.attackers)
     attacks = []
-    for name, split in (("clients", run.federation.train), ("clients, other examples", run.federation.test)):
+    for name, split in (("clients", run.federation.train), ("clients (test)", run.federation.test)):
         here = who & (split.sizes > 0)
         if int((here & held_out).sum()) == 0 or int((here & ~held_out).sum()) == 0:
             continue
@@ -363,7 +370,7 @@ def _shadow_attacks(run: Run, shadows: int, keep: Path | None, progress: Progres
     ratio = likelihood_ratios(phi, inside)
     easier = phi - (phi.sum(0) - phi) / (shadows - 1)
     attacks = []
-    for name, score in (("shadows", ratio), ("shadows, calibrated loss", easier)):
+    for name, score in (("shadows", ratio), ("calibrated", easier)):
         # Of clients that took part: among their examples a coin alone says who is a member.
         there = (took & ~run.clients.attackers[owner] & ~ratio.isnan()).flatten()
         pairs = score.flatten()[there], inside.flatten()[there], owner.repeat(shadows)[there]
