@@ -13,9 +13,12 @@ Who could have been there matters as much as the noise. Two federations are *nei
     replace      another member stands in its place, so the sum moves by up to two units. A cohort of fixed size
                  is drawn.
 
-Without sampling the exact epsilon of T releases is that of one with noise z / sqrt(T) (Balle and Wang, ICML 2018). With
-sampling the numbers are those of the library dp-accounting: by privacy loss distributions ("pld", Poisson only), or by
-Renyi differential privacy ("rdp"). All are upper bounds; exact and pld are tight.
+Without sampling T releases are one with noise z / sqrt(T), whose exact curve is known (Balle and Wang, ICML 2018):
+
+    delta(epsilon)  =  Phi(1 / 2z - epsilon z)  -  e^epsilon Phi(-1 / 2z - epsilon z)
+
+With sampling the numbers are those of the library dp-accounting: by privacy loss distributions ("pld", Poisson only), or
+by Renyi differential privacy ("rdp"). All are upper bounds; exact and pld are tight.
 """
 
 import logging
@@ -25,7 +28,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
+from scipy.special import log_ndtr
 
 from ..errors import require
 
@@ -138,10 +141,24 @@ def _agreed(releases: Sequence[Release]) -> tuple[Release, ...]:
 
 
 def _exact(noise: float, delta: float) -> float:
-    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+    """The epsilon at which log delta(epsilon) is that of delta, by halving: the curve falls."""
 
-    with np.errstate(all="ignore"):  # beyond what float64 can tell apart, it is zero
-        return float(get_epsilon_gaussian(noise, delta))
+    def above(epsilon: float) -> bool:
+        far = epsilon * noise + 0.5 / noise
+        first, second = float(log_ndtr(1 / noise - far)), epsilon + float(log_ndtr(-far))
+        return second < first and first + math.log1p(-math.exp(second - first)) > math.log(delta)
+
+    low, high = 0.0, 1.0
+    if not above(low):
+        return 0.0
+    while above(high):
+        low, high = high, 2 * high
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if above(middle) else (low, middle)
+    return high
 
 
 @lru_cache(maxsize=4096)
