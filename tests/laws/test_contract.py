@@ -21,9 +21,9 @@ from polycentric import (
     Average,
     Bucketing,
     CellMap,
+    Churn,
     Clipping,
     Diverged,
-    Everyone,
     ExampleNoise,
     Federation,
     GeometricMedian,
@@ -128,9 +128,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "matcha": {"graph": Crowd(), "steps": None, "disconnected": "allow", "budget": 1.0},
     "dpa-sgd": {"graph": Crowd(), "steps": None, "disconnected": "allow"},
     "mocha": {"every": 2},
-    # With noise nothing is learned from so few clients: what noise does has laws of its own.
-    "dp-fedavg": {"select": Everyone(), "clip": math.inf, "noise": 0.0},
-    "dp-fed-ls": {"select": Everyone(), "clip": math.inf, "noise": 0.0, "whole": True},
+    # With noise nothing is learned from so few clients, and a fixed denominator knows of nobody who is left out: what
+    # they do has laws of its own. With nobody away, this is everyone, and a mean over those who came.
+    "dp-fedavg": {"select": Churn(0.0), "clip": math.inf, "noise": 0.0},
+    "dp-fed-ls": {"select": Churn(0.0), "clip": math.inf, "noise": 0.0, "whole": True},
     "fedmes": {"cells": InTurn()},
     "hierarchical": {"cells": InTurn(), "every": 2},
 }

@@ -61,7 +61,7 @@ DP_FED_LS = Table(
     measure=ACCURACY,
     rows=rows(_row, SAMPLINGS, ESTIMATORS, NOISES),
     claims=tuple(_helps(sampling, noise) for sampling in SAMPLINGS for noise in NOISES),
-    seeds=5,
+    seeds=3,
 )
 
 # -- several centers -----------------------------------------------------------------------------------------

@@ -151,6 +151,6 @@ GATE_TABLE = Table(
     measure=at_end("metrics", "macro_accuracy", scale=100),
     rows=rows(_row, SETS, (*KINDS, GAIN), NOISES),
     claims=tuple(one for data in SETS for one in _claims(data)),
-    seeds=5,
+    seeds=3,
     figures={"gate.png": figure(lambda runs: [[_over_noise(runs, data) for data in SETS]])},
 )

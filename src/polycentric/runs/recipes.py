@@ -6,6 +6,7 @@ the selection. Parts are written as the language has them.
 
 import dataclasses
 import inspect
+import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -122,7 +123,8 @@ def words_of(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
     for name, value in recipe.arguments.items():
         try:
             wanted = known[name].annotation if name in known else Any
-            words[name] = value if isinstance(value, bool | int | float) else spell(value, wanted)
+            plain = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+            words[name] = value if plain else spell(value, wanted)  # JSON has no infinity
         except NoWords:
             silent.append(name)
     return words, silent
