@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -113,7 +114,8 @@ def audit(
     if out is not None and out.exists() and not force:
         raise UsageError(f"{out} is there already: choose another --out, or add --force to replace it")
     opened = open_run(run, trust=trust)
-    with counting("shadows", shadows, quiet or as_json or not shadows) as told, interruptible():
+    going_on = interruptible() if keep else nullcontext()  # else all shadows are made again
+    with counting("shadows", shadows, quiet or as_json or not shadows) as told, going_on:
         found = opened.audit(shadows=shadows, clients=clients, canary=canary, keep=keep, progress=told)
     result = {"run_dir": str(run), "method": opened.method.name, "data": opened.federation.name, **found.to_json()}
     if out is not None:

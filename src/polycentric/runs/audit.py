@@ -26,6 +26,7 @@ Reference:   Yeom et al., Privacy risk in machine learning, CSF 2018, https://ar
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import warnings
@@ -382,7 +383,8 @@ def _kept(run: Run, number: int, folder: Path | None) -> tuple[Tensor, ...]:
     """What `_shadow` gives, from its file where there is one."""
     if folder is None:
         return _shadow(run, number)
-    path = folder / f"{run.settings.name({})}-{run.federation.fingerprint}-{run.state.round}-{number}.npz"
+    learned = hashlib.sha256(run.state.centers["model"].cpu().numpy().tobytes()).hexdigest()[:16]  # of this run alone
+    path = folder / f"shadow-{learned}-{run.federation.fingerprint}-{number}.npz"
     if path.exists():
         try:
             with np.load(io.BytesIO(read_bytes(path, MOST_BYTES)), allow_pickle=False) as file:

@@ -122,9 +122,10 @@ def of_each(score: ArrayLike, member: ArrayLike, client: ArrayLike, least: int) 
         error^2 = (A (1 - A) + (m - 1) (Q1 - A^2) + (n - 1) (Q2 - A^2)) / (m n)
     """
     values, is_member, owner = np.asarray(score, dtype=np.float64), np.asarray(member, dtype=bool), np.asarray(client)
+    order = np.argsort(owner, kind="stable")
+    names, first = np.unique(owner[order], return_index=True)
     found = {}
-    for k in np.unique(owner).tolist():
-        mine = owner == k
+    for k, mine in zip(names.tolist(), np.split(order, first[1:]), strict=True):
         m, n = int(is_member[mine].sum()), int((~is_member[mine]).sum())
         if min(m, n) < least:
             continue
