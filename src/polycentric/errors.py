@@ -13,7 +13,7 @@ from typing import Any
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127  # what float32 holds: a larger number is infinite in a model
 
 SYNONYMS = {  # what others call it: what it is called here
-    **dict.fromkeys(("learning_rate", "local_lr", "client_lr", "step_size", "eta"), "lr"),
+    **dict.fromkeys(("learning_rate", "client_lr", "step_size", "eta"), "lr"),
     **dict.fromkeys(("batch_size", "local_batch_size", "minibatch"), "batch"),
     **dict.fromkeys(("local_epochs", "num_epochs", "n_epochs", "client_epochs"), "epochs"),
     **dict.fromkeys(("local_steps", "num_steps", "n_steps", "local_iterations"), "steps"),

@@ -17,8 +17,8 @@ Without sampling T releases are one with noise z / sqrt(T), whose exact curve is
 
     delta(epsilon)  =  Phi(1 / 2z - epsilon z)  -  e^epsilon Phi(-1 / 2z - epsilon z)
 
-With sampling the numbers are those of the library dp-accounting: by privacy loss distributions ("pld", Poisson only), or
-by Renyi differential privacy ("rdp"). All are upper bounds; exact and pld are tight.
+With sampling the numbers are those of the library dp-accounting: by privacy loss distributions ("pld", Poisson only),
+or by Renyi differential privacy ("rdp"). All are upper bounds; exact and pld are tight.
 """
 
 import logging
