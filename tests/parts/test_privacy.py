@@ -218,6 +218,19 @@ def test_the_summary_tells_the_epsilon_of_the_rounds_so_far(name: str, blobs: Ma
     assert shown[0] is None and shown[1:] == sorted(shown[1:]) and shown[-1] == told["epsilon"]
 
 
+@pytest.mark.parametrize("name", ["fedsgd", "feddist", "feddws", "reptile", "maml", "fomaml", "meta", "lg-fedavg"])
+def test_every_weighted_mean_of_models_can_be_hidden(name: str, blobs: Make) -> None:
+    """Bit for bit nothing without clip and noise; with them an epsilon, and updates of the center within the clip."""
+    settings: dict[str, Any] = {"rounds": 2} if name == "meta" else {}
+    plain, free, hidden = (
+        ready(METHODS[name](**settings, **part), blobs(SIZES), rounds=3).go()
+        for part in ({}, {"privacy": Gaussian(math.inf, 0.0)}, {"privacy": Gaussian(0.01, 2.0)})
+    )
+    assert torch.equal(plain.state.centers["model"], free.state.centers["model"])
+    assert not torch.allclose(plain.state.centers["model"], hidden.state.centers["model"])
+    assert hidden.summary()["epsilon"] == pytest.approx(epsilon([Release(2.0, times=3)], 6**-1.1))
+
+
 def test_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "fedavg", "--clients", "6", "--rounds", "2", "--model", "logistic", "--out", str(tmp_path / "run")]
     assert outcome([*words, "--set", "privacy=gaussian(clip=0.5, noise=1)", "--set", "privacy.noise=2", "--json"]) == 0

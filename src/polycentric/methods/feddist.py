@@ -16,12 +16,19 @@ from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Aggregate, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..method import Aggregate, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, Star, recipe
 from ..parts.optimizer import SGD
 
 
 @recipe
-def feddist(*, eps: float = 0.6, select: Select = Everyone(), aggregate: Aggregate = Mean(), **training: Any) -> Method:
+def feddist(
+    *,
+    eps: float = 0.6,
+    select: Select = Everyone(),
+    aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
+    **training: Any,
+) -> Method:
     """FedDist with step `eps`; `training` are the arguments of `Train`."""
     require(0 <= eps <= 2, f"eps must be in [0, 2], got {eps}: above 2 it diverges; try 0.6")
-    return Method.of("feddist", Exchange((Train(**training),), Star(equal=True), select, aggregate, SGD(eps)))
+    return Method.of("feddist", Exchange((Train(**training),), Star(equal=True), select, aggregate, SGD(eps), privacy))

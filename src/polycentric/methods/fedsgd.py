@@ -10,7 +10,20 @@ Reference:   McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
 """
 
 from ..learn import Train
-from ..method import Aggregate, Average, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..method import (
+    Aggregate,
+    Average,
+    Center,
+    Everyone,
+    Exchange,
+    Mean,
+    Method,
+    NoPrivacy,
+    Privacy,
+    Select,
+    Star,
+    recipe,
+)
 
 
 @recipe
@@ -23,7 +36,8 @@ def fedsgd(
     select: Select = Everyone(),
     center: Center = Average(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
 ) -> Method:
     """FedSGD with learning rate `lr`; `batch` examples make a stochastic gradient (None: all)."""
     train = Train(lr=lr, steps=1, batch=batch, decay=decay, weight_decay=weight_decay)
-    return Method.of("fedsgd", Exchange((train,), Star(), select, aggregate, center))
+    return Method.of("fedsgd", Exchange((train,), Star(), select, aggregate, center, privacy))

@@ -10,7 +10,7 @@ Reference:   Finn et al., ICML 2017, https://arxiv.org/abs/1703.03400; Nichol et
 """
 
 from ..learn import Maml
-from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, Star, recipe
 from ..parts.optimizer import SGD
 
 
@@ -24,7 +24,8 @@ def fomaml(
     center: Center = SGD(0.1),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
 ) -> Method:
     """First-order MAML; see `polycentric.learn.meta_gradient`."""
     learn = Maml(lr, steps, batch, held_out, first_order=True)
-    return Method.of("fomaml", Exchange((learn,), Star(equal=True), select, aggregate, center))
+    return Method.of("fomaml", Exchange((learn,), Star(equal=True), select, aggregate, center, privacy))

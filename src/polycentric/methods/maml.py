@@ -12,7 +12,7 @@ Reference:   Finn et al., Model-agnostic meta-learning, ICML 2017, https://arxiv
 """
 
 from ..learn import Maml
-from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, Star, recipe
 from ..parts.optimizer import SGD
 
 
@@ -26,7 +26,8 @@ def maml(
     center: Center = SGD(0.1),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
 ) -> Method:
     """MAML by Hessian-vector products; see `polycentric.learn.meta_gradient`."""
     learn = Maml(lr, steps, batch, held_out)
-    return Method.of("maml", Exchange((learn,), Star(equal=True), select, aggregate, center))
+    return Method.of("maml", Exchange((learn,), Star(equal=True), select, aggregate, center, privacy))

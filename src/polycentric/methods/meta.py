@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import require
 from ..learn import Train
-from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, Star, recipe
 from ..parts.optimizer import Adam, Momentum
 
 
@@ -28,10 +28,11 @@ def meta(
     second: Center = Adam(lr=1e-3, eps=1e-5),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
     **training: Any,
 ) -> Method:
     """`rounds` of FedAvg(`epochs`), then Reptile(`steps`); `training` are the other arguments of `Train`."""
     require(rounds >= 1, f"rounds of the first phase must be at least 1, got {rounds}; for Reptile alone use reptile")
-    average = Exchange((Train(epochs=epochs, **training),), Star(), select, aggregate, first)
-    tune = Exchange((Train(steps=steps, **training),), Star(equal=True), select, aggregate, second)
+    average = Exchange((Train(epochs=epochs, **training),), Star(), select, aggregate, first, privacy)
+    tune = Exchange((Train(steps=steps, **training),), Star(equal=True), select, aggregate, second, privacy)
     return Method("meta", ((rounds, (average,)), (1, (tune,))))

@@ -14,7 +14,7 @@ Reference:   Nichol et al., On first-order meta-learning algorithms, 2018, https
 from typing import Any
 
 from ..learn import Train
-from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, Select, Star, recipe
+from ..method import Aggregate, Center, Everyone, Exchange, Mean, Method, NoPrivacy, Privacy, Select, Star, recipe
 from ..parts.optimizer import SGD
 
 
@@ -25,8 +25,9 @@ def reptile(
     center: Center = SGD(1.0),
     select: Select = Everyone(),
     aggregate: Aggregate = Mean(),
+    privacy: Privacy = NoPrivacy(),
     **training: Any,
 ) -> Method:
     """Reptile with `steps` local steps (None: `epochs` passes); `training` are the other arguments of `Train`."""
     train = Train(steps=steps, **training)
-    return Method.of("reptile", Exchange((train,), Star(equal=True), select, aggregate, center))
+    return Method.of("reptile", Exchange((train,), Star(equal=True), select, aggregate, center, privacy))
