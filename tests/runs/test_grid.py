@@ -184,7 +184,7 @@ def test_beside_others_on_a_gpu_blocks_are_smaller_and_stay_so(tmp_path, monkeyp
     made = prepared(cell(block=asked))
     monkeypatch.setattr(Task, "device", property(lambda self: torch.device(device)))  # only said: nothing may go there
     monkeypatch.setattr("polycentric.learn.execute.looped.draws", lambda task, x: False)
-    monkeypatch.setattr("polycentric.simulate.auto_executor.block_size", lambda run: 12)
+    monkeypatch.setattr("polycentric.simulate.auto_executor.block_size", lambda run, held=1: 12)
     first = FirstRound(made.method.at(0), made.state, 3, beside)
     made.clients = Simulation(made.federation, made.clients.task, executor="looped", block=asked, first=first)
     attach_folder(made, Folder.new(tmp_path / "run"))

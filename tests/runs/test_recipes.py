@@ -183,8 +183,8 @@ def test_every_method_builds_from_nothing_and_from_its_own_defaults(name):
 # -- what is wrong is named ----------------------------------------------------------------------------------
 
 KNOWN = (
-    "aggregate, batch, center, cut, decay, epochs, equal, inertia, lr, momentum, optimizer, privacy, select, steps, "
-    "stragglers, terms, weight_decay"
+    "aggregate, batch, center, cut, decay, epochs, equal, hide, inertia, lr, momentum, optimizer, privacy, select, "
+    "steps, stragglers, terms, weight_decay"
 )
 MISTAKES = [
     ("fedavgg", {}, f"unknown method 'fedavgg': did you mean 'fedavg'? Known: {', '.join(sorted(METHODS))}"),
@@ -299,8 +299,10 @@ def test_the_words_of_a_method_build_it_again(name):
         said["first"] = "uniform(n=7)"
     elif parameters(name).get("first") and name != "meta":
         said["first"] = "clustered"
-    if name in ("fedmes", "hierarchical", "fedavg", "fedprox", "lg-fedavg"):  # noise is for means
+    if "privacy" in said and "aggregate" in said:  # noise is for means
         said["aggregate"] = "mean"
+    if name == "ifca":  # whose centers are found under noise
+        said |= {"first": "random", "privacy": "gaussian(clip=1.0, noise=0.5, least=2.0)"}
     method = build_method(name, said)
     again, silent = words_of(method.recipe)
     assert (again, silent) == (said, [])

@@ -18,7 +18,7 @@ from ..learn import Train
 from ..method import Method, Recipe
 from ..methods import METHODS
 
-BY_METHODS = ("trains", "rates")  # arguments of `Train` that name a method's own parts: it sets them itself
+BY_METHODS = ("trains", "rates", "part")  # arguments of `Train` that name a method's own parts: it sets them itself
 
 
 def recipe_of(method: str) -> Callable[..., Method]:

@@ -206,7 +206,7 @@ def test_seeds_of_trimmed_clusters_are_drawn_by_distance_or_evenly() -> None:
     rows = torch.tensor([[0.0], [1.0], [100.0]])
     for how, second in (("kmeans++", 2), ("random", 1)):
         part = TrimmedSeeding(2, seeding=how, rule=Mean())  # type: ignore[arg-type]
-        assert part._seeds(rows, [0.0, 0.5])[:, 1].argmin() == second
+        assert part._seeds(rows, [0.0, 0.5])[1].argmin() == second
 
 
 def many(n: int, blobs: Make) -> Federation:
