@@ -72,7 +72,7 @@ def test_floors_are_below_what_is_tested(bill: ModuleType, locked: dict[str, str
 
 def test_what_is_imported_is_asked_for(bill: ModuleType) -> None:
     """Modules of others that our source imports, outside of the optional ones, have a line in pyproject.toml."""
-    modules = {"scikit-learn": "sklearn", "pillow": "PIL"}
+    modules = {"scikit-learn": "sklearn", "pillow": "PIL", "dp-accounting": "dp_accounting"}
     asked = {modules.get(one.name, one.name) for one in bill.needed()}
     optional = {"tensorboard", "mlflow", "wandb", "onnx", "onnxscript", "onnxruntime", "pyarrow", "pandas", "triton"}
     import sys
