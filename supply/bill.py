@@ -140,7 +140,7 @@ def licences() -> str:
 
 def lock() -> str:
     """The lock file: every version that is installed here for development, with the digest of the file it came from."""
-    pins = {name: there.version for name, there in installed(["dev", "tensorboard"]).items()}
+    pins = {name: there.version for name, there in installed(["dev", "tensorboard", "deploy"]).items()}
     wanted = [f"{name}=={pin}" for name, pin in pins.items()]
     asked = ["install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--only-binary", ":all:", "--report", "-"]
     report = subprocess.run([sys.executable, "-m", "pip", *asked, *wanted], check=True, capture_output=True, text=True)

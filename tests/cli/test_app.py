@@ -270,7 +270,7 @@ def test_without_words_the_help_is_shown_as_help(say):
 @pytest.mark.parametrize(
     "words",
     ["", "demo", "run", "resume", "compare", "sweep", "methods", "data", "data list", "data show", "data import",
-     "doctor", "reproduce"],
+     "doctor", "reproduce", "keys", "keys server", "keys node", "keys show", "keys renew"],
 )  # fmt: skip
 def test_every_command_has_help(say, words):
     ended = say(*words.split(), "--help")

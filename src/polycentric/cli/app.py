@@ -11,6 +11,7 @@ from .bench import bench
 from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
 from .importing import data_import
+from .keys import keys_app
 from .options import Quiet, of_settings, settings_of
 from .privacy import audit, privacy
 from .running import clusters, personalize, resume, run
@@ -31,6 +32,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at data sets and import your own.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(topology_app, name="topology")
+app.add_typer(keys_app, name="keys")
 
 
 def _show_version(asked: bool) -> None:
@@ -117,12 +119,14 @@ data_app.command("check")(data_check)
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    keys: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also check a server's or node's keys.")] = None,
+) -> None:
     """Check this machine: versions, devices, disk, data, and one round that must give the right result."""
     from .listing import examine
     from .screen import stdout
 
-    good, table = examine()
+    good, table = examine(keys)
     stdout.print(table)
     raise typer.Exit(0 if good else 1)
 

@@ -111,8 +111,8 @@ def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[
     return rows, table
 
 
-def examine() -> tuple[bool, Table]:
-    """Whether this machine can run us, and the findings."""
+def examine(keys: Path | None = None) -> tuple[bool, Table]:
+    """Whether this machine can run us, and the findings; also about a folder of keys."""
     import torch
 
     table = titled("doctor", "what", "found", "verdict")
@@ -137,6 +137,11 @@ def examine() -> tuple[bool, Table]:
     row("data", ", ".join(names), bool(names), "none found")
     right, found = _round_comes_out_right()
     row("a round, stacked against looped", found, right, "the executors disagree; reinstall torch")
+    if keys is not None:
+        from ..deploy.check_keys import check_keys
+
+        for check in check_keys(keys):
+            row(check.what, check.found, check.good, f"bad: {check.advice}")
     return good, table
 
 

@@ -1,0 +1,1 @@
+"""What a federation between organisations needs. So far: keys."""
