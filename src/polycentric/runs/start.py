@@ -44,7 +44,7 @@ from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint, check_fits
 from .evaluate import evaluate
 from .folder import Folder, released_on_error
-from .guarantee import calibrated, delta_of
+from .guarantee import asked_of, calibrated, delta_of
 from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
@@ -435,7 +435,7 @@ def resumed(
             _handed_over(folder, needs, given)
             folder.require_begun()
             threads = folder.read_environment().get("threads")
-            told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
+            told = json.dumps([_longer(settings, rounds, folder, given).model_dump(), needs, threads])
             folder.claim()  # now: a mistake touches nothing
             require((settings, needs) == folder.read_config(trust), f"{folder.path} was resumed just now: try again")
     values, needs, threads = json.loads(ranks.text(told))
@@ -486,14 +486,20 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
     return problems
 
 
-def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
+def _longer(settings: Settings, rounds: int | None, folder: Folder, given: Given) -> Settings:
     """The settings with more rounds; how often it evaluates stays as it was."""
-    if rounds is None:
+    if rounds is None or rounds == settings.rounds:
         return settings
     begun = f"{folder.path} was started with {settings.rounds} rounds"
     require(
         rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: give a larger number, or leave rounds out"
     )
+    for asked in asked_of(given.method or built_method(settings)):
+        raise UsageError(
+            f"{begun}, and its noise was found for epsilon={asked:g} over these: {rounds} need more from the first one "
+            f"on. Start a new run with --rounds {rounds}; one that may take more rounds later needs --set noise=... in "
+            "place of epsilon, and can have a budget, --epsilon"
+        )
     every = settings.evaluate_every or max(1, settings.rounds // 50)
     return settings.changed(rounds=rounds, evaluate_every=every)
 
