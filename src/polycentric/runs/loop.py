@@ -40,7 +40,7 @@ from .guarantee import check_promise, so_far
 from .idle import warn_idle
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
-from .observers import Moment, Observer, in_use, observers
+from .observers import Moment, Observer, Remote, in_use, observers
 from .serving import holder, personal, warn_held_out
 from .settings import Settings
 from .stopping import Target, rules
@@ -94,6 +94,7 @@ class Run:
     best: State | None = field(default=None, repr=False)  # on the validation split
     objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
     unseen: Unseen | None = field(default=None, repr=False)  # how devices that were never seen are served, at the end
+    remote: Remote | None = field(default=None, repr=False)  # who answers, where the examples are elsewhere
 
     @property
     def federation(self) -> Federation:
@@ -104,7 +105,7 @@ class Run:
     def now(self) -> Moment:
         """The run as observers see it; what they have found out about one state is kept with it."""
         if self._moment is None or self._moment.state is not self.state:
-            self._moment = Moment(self.method, self.clients, self.state, self.tally)
+            self._moment = Moment(self.method, self.clients, self.state, self.tally, remote=self.remote)
         return self._moment
 
     _moment: Moment | None = field(default=None, init=False, repr=False)
@@ -217,8 +218,8 @@ class Run:
 
     def _round(self) -> tuple[Trip, ...]:
         before, width = self.state, self.clients.task.width
-        heard = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
-        after, made = run_round(self.method, before, heard)
+        here = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
+        after, made = run_round(self.method, before, self.remote or here)
         trips = tuple(made)
         self.clients.ranks.check(after)
         tally, late = self._account(trips)
@@ -232,6 +233,7 @@ class Run:
         """What a round adds to the tally; and how many answers were late in each of its exchanges."""
         loads = [load_of(trip, self.clients.task.width) for trip in trips]
         late = [int(self.clock.late(load).sum()) for load in loads]
+        late = late if self.remote is None else [self.remote.silent(trip) for trip in trips]
         moved = [traffic(trip, self.clock.broadcast, load) for trip, load in zip(trips, loads, strict=True)]
         total, tally = sum(moved, start=Traffic()), self.tally
         times = tally.clients_times(self.federation.n_clients)
@@ -257,7 +259,7 @@ class Run:
         return grown, late
 
     def _evaluate(self, trips: tuple[Trip, ...]) -> None:
-        now = self._moment = Moment(self.method, self.clients, self.state, self.tally, trips)
+        now = self._moment = Moment(self.method, self.clients, self.state, self.tally, trips, self.remote)
         row: dict[str, Any] = {}
         for measure in (*observers(self.settings.dissimilarity), *self.measures):
             row |= measure(now)
@@ -319,8 +321,11 @@ class Run:
         if self.settings.optimistic and (found := optimistic(self.method, self.state, self.clients, test)):
             self.scores |= dict(zip(("optimistic", "one_center"), found, strict=True))
         if self.settings.fine_tune and (train := trainer_of(self.method)):
-            tune = replace(train, epochs=self.settings.fine_tune, steps=None, terms=(), decay=1.0)
-            self.scores["personalised"] = evaluate(self.method, self.state, self.clients, test, tune)
+            self.scores["personalised"] = (
+                evaluate(self.method, self.state, self.clients, test, train.tuning(self.settings.fine_tune))
+                if self.remote is None
+                else self.remote.scores(self.state, "test", self.settings.fine_tune)
+            )
         if self.settings.alone:
             from .alone import trained_alone
 

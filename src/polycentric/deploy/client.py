@@ -1,0 +1,83 @@
+"""A client of a real federation: its own examples, what it has agreed to, and the node that it is in a run.
+
+It is given parcels, and answers them: who it is, or replies to letters that come with the terms of their run. A run's
+terms are looked at once; the model and the examples stay loaded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..data import Federation
+from .letters import FACTS, Spoiled, digest, unpacked
+from .node import Keeper, Node, begins_of, refusal
+from .roster import Hello, about
+from .terms import Limits, Terms, run_at_node
+
+MOST = 4 + FACTS + (1 << 12)  # bytes of a letter without numbers
+
+
+@dataclass(eq=False)
+class Client:
+    """Answers parcels.
+
+    Arguments:
+        own: its examples, as a federation of one client.
+        folder: where it keeps what it keeps, a folder for each run; None: in memory.
+        limits: what it has agreed to.
+        name: what it calls itself; where nodes have keys, its key says who it is.
+        device: where it trains.
+        shows: whether it tells its scores.
+        log: told what happens here, and nobody else is.
+    """
+
+    own: Federation
+    folder: Path | None = None
+    limits: Limits = Limits()
+    name: str = ""
+    device: str = "auto"
+    shows: bool = True
+    log: Callable[[str], None] = lambda line: None
+    _node: tuple[str, Node] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, parcel: Sequence[bytes]) -> list[bytes]:
+        """Replies to a parcel: who this is, or one to every letter behind the terms; nothing raises."""
+        with self._lock:  # one after another: a letter that is repeated finds what the first one kept
+            if not parcel:
+                return []
+            first, *letters = parcel
+            try:
+                unpacked(first, Hello, MOST)
+                return [about(self.own, self.name, time.time())]
+            except Spoiled:
+                pass
+            try:
+                node = self._at(first)
+            except (Spoiled, ValueError) as error:
+                self.log(f"terms were refused: {error}")
+                return [refusal(digest(letter)) for letter in letters]
+            except Exception as error:  # the user's model: anything can happen there
+                self.log(f"terms cannot be met: {type(error).__name__}: {error}")
+                return [refusal(digest(letter)) for letter in letters]
+            return [node.answer(letter) for letter in letters]
+
+    def _at(self, data: bytes) -> Node:
+        name = digest(data)
+        if self._node is None or self._node[0] != name:
+            terms: Terms = unpacked(data, Terms, MOST)[0]
+            run = run_at_node(terms, self.own, self.limits, self.device)
+            begins = begins_of(run, terms.client)
+            keeper = Keeper(begins, None if self.folder is None else self.folder / terms.run)
+            node = Node(run, terms.client, keeper, terms.run, self.shows, self.log)
+            self._node = name, node
+            settings = run.settings
+            self.log(
+                f"run {terms.run}: {settings.method}, {settings.rounds} rounds, model {run.model}, as client "
+                f"{terms.client} of {terms.clients}"
+            )
+        return self._node[1]
