@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from deploy.in_process import AtOnce, clients_of, deployed, trusting
+from deploy.in_process import AtOnce, Badly, clients_of, deployed, trusting
 from laws.test_contract import build, every_method, recipe
+from polycentric import run_round
+from polycentric.deploy.center import Nodes
 from polycentric.deploy.client import Client
+from polycentric.deploy.letters import Reply
 from polycentric.method import State
 from polycentric.runs.loop import Run
+from polycentric.stacks.draw import uniform
 from polycentric.stacks.stack import take
 from support import Make, ready
 
@@ -76,7 +81,7 @@ def test_the_same_letter_gives_the_same_bytes_whatever_was_asked_since(blobs: Ma
     parcels: list[list[bytes]] = []
     replies: list[list[bytes]] = []
     for round in range(5):
-        letter = center._letter(run.method.at(round)[0], state, center.everyone(round)[:1])
+        letter = center._letter(made.method.at(round)[0], state, center.everyone(round)[:1])
         parcels.append([center.post.terms(0), letter])
         replies.append(clients[0].answer(parcels[-1]))
         restarted = clients_of(run.federation, tmp_path, limits=trusting)[0]
@@ -181,7 +186,7 @@ def test_a_round_that_too_few_answer_is_asked_again_and_changes_nothing_until_th
 
     how: dict[str, Any] = {"deadline": 5.0, "least": 5, "clock": lambda: now[0], "rest": rest, "log": said.append}
     made = deployed(run, clients, lambda terms: Away(clients, terms), **how)
-    state, trips = run_round(made.method, made.state, made.remote)
+    state, _ = run_round(made.method, made.state, made.remote)
     plain, _ = run_round(run.method, run.state, run.clients)
     same(state, plain)
     assert len(said) == 4 and "0 of 5 answered, 5 are needed" in said[0]
@@ -220,22 +225,25 @@ def test_whatever_is_lost_doubled_late_or_killed_the_bits_are_those_of_who_was_u
     check_schedule(name, seed, blobs)
 
 
+def again(center: Nodes) -> Nodes:
+    """A center that was started again, over the same post."""
+    how = {name: getattr(center, name) for name in ("deadline", "clock", "rest")}
+    return Nodes(center.run, center.method, center.clients, center.begins, center.post, center.rounds, **how)
+
+
 def check_schedule(name: str, seed: int, blobs: Make, rounds: int = 4) -> None:
     run = simulated(name, blobs, rounds=rounds)
     clients = clients_of(run.federation, limits=trusting)
     made = deployed(run, clients, lambda terms: Badly(clients.__getitem__, terms, seed), deadline=5.0)
-    first = center = made.remote
-    post = center.post
-    center.clock, center.rest = post.clock, post.rest
-    state = made.state
+    center, state = made.remote, made.state
+    center.clock, center.rest = center.post.clock, center.post.rest
     saved = (state, dict(center.used), len(center.notes))
     for round in range(rounds):
         if uniform(seed, "kill", torch.tensor(round)) < 0.3:  # in the middle of a round that is then done again
             run_round(made.method, state, center)
             state, used, n = saved
-            center = type(first).of(run, center.run, post, deadline=5.0, clock=post.clock, rest=post.rest)
-            center.used, center.notes = dict(used), first.notes[:n]
-            first = center
+            notes, center = center.notes[:n], again(center)
+            center.used, center.notes = dict(used), notes
         if uniform(seed, "score", torch.tensor(round)) < 0.5:
             center.missed.clear()
             center.scores(state, "test")
