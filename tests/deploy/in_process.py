@@ -13,6 +13,7 @@ import torch
 from polycentric import Federation
 from polycentric.deploy.center import Nodes
 from polycentric.deploy.client import Client
+from polycentric.deploy.joining import one_of
 from polycentric.deploy.letters import packed
 from polycentric.deploy.roster import Hello, Present, federation_of, presented
 from polycentric.deploy.serving import terms_of
@@ -25,25 +26,11 @@ RUN = "a-run"
 trusting = Limits(trust=True)
 
 
-def alone(federation: Federation, client: int) -> Federation:
-    """One client's data, and nothing else."""
-    parts = {part: getattr(federation, part).of(client) for part in ("train", "valid", "test")}
-    return replace(
-        federation,
-        **parts,
-        clients=federation.clients[client : client + 1],
-        group=None,
-        group_names=(),
-        protected=None,
-        source=None,
-    )
-
-
 def clients_of(federation: Federation, folder: Path | None = None, **how: Any) -> dict[int, Client]:
     """Every client by itself, keeping things in memory or in a folder."""
     names = federation.clients
     return {
-        k: Client(alone(federation, k), None if folder is None else folder / str(k), name=names[k], **how)
+        k: Client(one_of(federation, k), None if folder is None else folder / str(k), name=names[k], **how)
         for k in range(federation.n_clients)
     }
 

@@ -60,7 +60,6 @@ class Note:
     turn: int
     client: int
     what: str  # used, not finite, too long, refused, failed, spoiled, late
-    digests: Mapping[str, str] = field(default_factory=dict)  # of what was sent, by name, where it was used
 
 
 @dataclass(eq=False)
@@ -77,6 +76,7 @@ class Nodes:
         deadline: seconds that a center waits for an exchange's replies.
         least: replies without which an exchange does not end: it is asked again, after the deadline, until they come.
         bound: the longest that a row may be; a longer one is refused.
+        ahead: whether scores and the training of the next round are asked for together.
         log: told who is waited for.
         clock, rest: for tests, which have a time of their own.
     """
@@ -90,6 +90,7 @@ class Nodes:
     deadline: float = 600.0
     least: int = 1
     bound: float = math.inf
+    ahead: bool = True  # ask for the training of the next round together with scores
     log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
@@ -181,7 +182,7 @@ class Nodes:
         has = sum(getattr(federation, part).sizes for part in PARTS) + self.sizes
         asked = every[(has > 0) & torch.tensor([self._asked(k, state.round) for k in range(len(self.sizes))])]
         letters, ahead = {}, {}
-        if not tune and state.round < self.rounds:
+        if self.ahead and not tune and state.round < self.rounds:
             ahead = self._next(state)
         for block in in_order(asked):
             client = int(block.index[0])
@@ -284,10 +285,9 @@ class Nodes:
         """A reply that is good; what became of the letter is noted in any case."""
         what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
         good = reply if what == "used" else None
-        told = {} if good is None else {name: of_tensor(rows) for name, rows in good.sent.items()}
         if good is not None:
             self.used[client] = (cohort.round, cohort.turn)
-        self.notes.append(Note(cohort.round, cohort.turn, client, what, told))
+        self.notes.append(Note(cohort.round, cohort.turn, client, what))
         return good
 
     def _judged(self, client: int, data: bytes | None, expected: Shapes, cohort: Cohort) -> tuple[str, Reply | None]:
@@ -340,13 +340,6 @@ def in_order(cohort: Cohort) -> list[Cohort]:
     """Blocks of one, in the order in which a simulation learns them: most work first."""
     work = cohort.sizes * cohort.effort
     return list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(1))
-
-
-def of_tensor(rows: Tensor) -> str:
-    """A short digest of numbers, their shape and type."""
-    rows = rows.detach().cpu().contiguous()
-    head = f"{tuple(rows.shape)} {rows.dtype} ".encode()
-    return digest(head + rows.flatten().view(torch.uint8).numpy().tobytes())[:16]
 
 
 def _answers(data: bytes, waiting: Mapping[str, bytes]) -> list[str]:

@@ -35,7 +35,7 @@ from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, aligned, take
 from .letters import Code, Letter, Reply, ReplyFacts, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
 
-VERSIONS = 2  # of what was kept, older than the one that was used last: for a center that has lost a round
+VERSIONS = 3  # of what was kept, older than the one that was used last: for a center that has lost a round
 DIFFERENT = 3  # letters for one exchange: a center that was killed may have heard others the second time
 PLACING = 1 << 10  # letters that only ask where a client belongs are counted apart
 PARTS: tuple[Part, ...] = ("test", "valid")

@@ -97,7 +97,7 @@ def about(federation: Federation, name: str, seconds: float) -> bytes:
     same = {key: told[key] for key in ("x", "y", "classes", "targets", "columns", "inputs", "symbols", "protected")}
     sizes = Sizes(**{part: int(sum(each)) for part, each in told["sizes"].items()})
     here = Here(
-        library=__version__,
+        library=str(__version__),
         torch=str(torch.__version__),
         name=name,
         seconds=seconds,

@@ -108,7 +108,13 @@ def deployable(settings: Settings) -> Settings:
         field = Settings.model_fields.get(name)
         value = getattr(settings, name, None)
         require(field is None or value == field.default, f"{name}={value} is for simulations: {why}; leave it out")
-    return settings.changed(executor="looped", block=1)
+    every = settings.checkpoint_every
+    require(
+        every in (None, 1),
+        f"checkpoint_every={every}: nodes keep what they need for a center that goes on after its last round: leave "
+        "it out",
+    )
+    return settings.changed(data="federation", executor="looped", block=1, checkpoint_every=1, record=True)
 
 
 def seated(own: Federation, client: int, n_clients: int, classes: list[str]) -> Federation:
@@ -121,7 +127,7 @@ def seated(own: Federation, client: int, n_clients: int, classes: list[str]) -> 
         offset[client + 1 :] = len(split)
         return replace(split, y=in_terms_of(like, split.y, own.classes, "the node"), offset=offset, piece=None)
 
-    parts = {part: alone(getattr(own, part)) for part in ("train", "valid", "test")}
+    parts: dict[str, Any] = {part: alone(getattr(own, part)) for part in ("train", "valid", "test")}
     names = tuple(own.clients[0] if k == client else f"client {k}" for k in range(n_clients))
     return replace(like, **parts, clients=names, group=None, group_names=(), protected=None, source=None)
 

@@ -28,7 +28,7 @@ from ..data import Federation, Split
 from ..errors import Diverged, Lost, unknown
 from ..learn import Train
 from ..method import Method, State
-from ..round import Trip, run_round
+from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .export import Exported
     from .newcomers import Elsewhere, Fits
     from .predict import Predictions
+    from .record import Exchanges
 
 
 class Callback:
@@ -95,6 +96,7 @@ class Run:
     objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
     unseen: Unseen | None = field(default=None, repr=False)  # how devices that were never seen are served, at the end
     remote: Remote | None = field(default=None, repr=False)  # who answers, where the examples are elsewhere
+    record: Exchanges | None = field(default=None, repr=False)  # what every exchange comes to, where it is written
 
     @property
     def federation(self) -> Federation:
@@ -219,7 +221,8 @@ class Run:
     def _round(self) -> tuple[Trip, ...]:
         before, width = self.state, self.clients.task.width
         here = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
-        after, made = run_round(self.method, before, self.remote or here)
+        heard: Clients = self.remote or here
+        after, made = run_round(self.method, before, heard if self.record is None else self.record.over(heard))
         trips = tuple(made)
         self.clients.ranks.check(after)
         tally, late = self._account(trips)

@@ -50,6 +50,7 @@ from .machine import device_of, use_precision
 from .observers import Observer, Remote
 from .outputs import Recorder, check_the_same, environment
 from .recipes import build_method, words_of
+from .record import Exchanges
 from .settings import Settings, unbracketed
 
 Model = nn.Module | Callable[..., nn.Module]
@@ -406,6 +407,9 @@ def attach_folder(made: Run, folder: Folder) -> Run:
 def _recorded(made: Run, folder: Folder, identity: str) -> Run:
     made.folder = folder
     made.callbacks = (Recorder(folder, identity), *made.callbacks)
+    if made.settings.record:  # before the checkpoint of a round
+        made.record = Exchanges(folder)
+        made.callbacks = (made.record, *made.callbacks)
     return made
 
 
