@@ -10,15 +10,17 @@ What is sent as an app is therefore empty: it is there since a run needs one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import ssl
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...errors import UsageError, require
 
@@ -44,7 +46,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, Record
 from flwr.app.message import make_message, remove_content_from_message  # noqa: E402
 from flwr.cli.build import build_fab_from_files  # noqa: E402
 from flwr.common.constant import SUPERLINK_NODE_ID, SubStatus  # noqa: E402
-from flwr.common.serde import message_to_proto, run_from_proto  # noqa: E402
+from flwr.common.serde import message_to_proto  # noqa: E402
 from flwr.proto.control_pb2 import (  # noqa: E402
     ListNodesRequest,
     RegisterNodeRequest,
@@ -53,6 +55,7 @@ from flwr.proto.control_pb2 import (  # noqa: E402
 )
 from flwr.proto.fab_pb2 import Fab  # noqa: E402
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest  # noqa: E402
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest  # noqa: E402
 from flwr.proto.node_pb2 import Node, NodeInfo  # noqa: E402
 from flwr.proto.runtime_pb2 import (  # noqa: E402
     AcquireTaskRequest,
@@ -67,6 +70,7 @@ from flwr.supercore.control import ControlHttpClient  # noqa: E402
 from flwr.supercore.inflatable.inflatable_object import (  # noqa: E402
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (  # noqa: E402
@@ -74,7 +78,11 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (  # noqa: E402
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import (  # noqa: E402
+    inflate_object_from_contents,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
 from flwr.supercore.interceptors import (  # noqa: E402
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -83,7 +91,6 @@ from flwr.supercore.interceptors import (  # noqa: E402
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor  # noqa: E402
 from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
-from flwr.superlink.grid import HttpGrid  # noqa: E402
 from flwr.supernode.fleet_http_client import FleetHttpClient  # noqa: E402
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor  # noqa: E402
 
@@ -91,11 +98,12 @@ logging.getLogger("flwr").setLevel(logging.CRITICAL)  # in this process; what ma
 
 LARGEST = 2 << 30  # bytes of a parcel
 WAIT = 30.0  # seconds for one call
+BEAT = 10.0  # seconds between two signs of life
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RuntimeError, KeyError, TypeError)
 # What a call, or reading what it brought, may raise where the other side is gone, slow, or sends nonsense.
 
 PARCEL, ABOUT, CODE = "parcel", "about", "code"
-_QUERY = "query"
+_QUERY, _SERVER = "query", Node(node_id=SUPERLINK_NODE_ID)
 _APP = """\
 [project]
 name = "polycentric-parcels"
@@ -172,6 +180,20 @@ def unpacked(content: RecordDict) -> tuple[list[bytes], str]:
     return parcel, code
 
 
+def _pushed(client: RuntimeHttpClient, node: Node, run: int, messages: Sequence[Message]) -> list[str]:
+    """Hand messages over; their numbers, empty where one was not taken. Bytes that are equal travel once."""
+    with no_object_id_recompute():
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+        bare = [message_to_proto(remove_content_from_message(message)) for message in messages]
+        trees = [get_object_tree(message) for message in messages]
+        taken = client.PushMessages(PushAppMessagesRequest(messages_list=bare, message_object_trees=trees))
+        objects = {name: one for message in messages for name, one in get_all_nested_objects(message).items()}
+        push = make_push_object_fn_protobuf(client.PushObject, node, run, taken.session_id)
+        push_objects(objects, push, object_ids_to_push=set(taken.objects_to_push))
+    return list(taken.message_ids)
+
+
 # -- the server's side ---------------------------------------------------------------------------------------
 
 
@@ -230,16 +252,44 @@ def _known(one: NodeInfo) -> Known:
     return Known(one.node_id, one.public_key, one.status == "online")
 
 
+@dataclass(frozen=True)
+class Came:
+    """A reply: to which message, from which node, the parcel (None: there is none), and a code."""
+
+    to: str
+    number: int
+    parcel: list[bytes] | None
+    code: str
+
+
+class _Arriving:
+    """A reply of which a part is here."""
+
+    def __init__(self, to: str, tree: ObjectTree) -> None:
+        self.to = to
+        self.names = list(dict.fromkeys(one.object_id for one in iterate_object_tree(tree)))
+        self.names.remove(tree.object_id)
+        self.names.insert(0, tree.object_id)
+        self.contents: dict[str, bytes] = {}
+
+
+def _came(to: str, reply: object) -> Came:
+    if not isinstance(reply, Message):
+        raise ValueError("no message")
+    if reply.has_error():  # made up by Flower, or by a node that is none of ours; its words are not passed on
+        return Came(to, reply.metadata.src_node_id, None, f"error {int(reply.error.code)}")
+    parcel, code = unpacked(reply.content)
+    return Came(to, reply.metadata.src_node_id, parcel, code)
+
+
 class Serving:
     """A server's claimed task: whoever has it pushes and pulls the messages of its run."""
 
     def __init__(self, address: Address, run: int, seconds: float) -> None:
         token = _claimed(address, TaskType.SERVER_APP, run, seconds)
         self._client = address.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token))
-        self._grid = HttpGrid(token=token)
-        self._grid._client = self._client
-        begun = self._client.PullTaskInput(PullTaskInputRequest())
-        self._grid.set_run(run_from_proto(begun.run))
+        self._client.PullTaskInput(PullTaskInputRequest())
+        self._arriving: dict[str, _Arriving] = {}
         self.run = run
 
     def beat(self) -> bool:
@@ -249,8 +299,8 @@ class Serving:
     def push(self, parcels: Mapping[int, Sequence[bytes]], seconds: float) -> dict[int, str]:
         """Messages to nodes, by their numbers; the messages' own numbers, of those that were taken."""
         messages = [self._message(number, parcel, seconds) for number, parcel in parcels.items()]
-        taken = self._grid.push_messages(messages)
-        return {number: message for number, message in zip(parcels, taken, strict=False) if message}
+        taken = _pushed(self._client, _SERVER, self.run, messages)
+        return {number: message for number, message in zip(parcels, taken, strict=True) if message}
 
     def _message(self, number: int, parcel: Sequence[bytes], seconds: float) -> Message:
         about = Metadata(
@@ -266,21 +316,47 @@ class Serving:
         )
         return make_message(metadata=about, content=packed(parcel))
 
-    def pull(self, messages: Iterable[str]) -> list[tuple[str, int, list[bytes] | None, str]]:
-        """Replies that are there: to which message, from which node, the parcel (None: there is none), a code."""
-        out: list[tuple[str, int, list[bytes] | None, str]] = []
-        for reply in self._grid.pull_messages(list(messages)):
-            about = reply.metadata
-            parcel: list[bytes] | None = None
-            if reply.has_error():
-                code = f"error {reply.error.code}"
-            else:
-                try:
-                    parcel, code = unpacked(reply.content)
-                except FAILURES:
-                    code = "no parcel"
-            out.append((about.reply_to_message_id, about.src_node_id, parcel, code))
+    def pull(self, messages: Iterable[str], seconds: float) -> list[Came]:
+        """Replies that are there as a whole; one whose bytes still arrive is looked at again in the next call.
+
+        Takes about so many seconds at most, so that a slow node does not hold up the others' replies.
+        """
+        end = time.monotonic() + seconds
+        asked = set(messages) - {one.to for one in self._arriving.values()}  # of what arrives it knows nothing more
+        fresh = self._client.PullMessages(PullAppMessagesRequest(message_ids=asked))
+        for bare, tree in zip(fresh.messages_list, fresh.message_object_trees, strict=True):
+            self._arriving[tree.object_id] = _Arriving(bare.metadata.reply_to_message_id, tree)
+        out: list[Came] = []
+        for name, one in list(self._arriving.items()):
+            try:
+                if not self._completed(one, end):
+                    continue
+                reply = inflate_object_from_contents(name, one.contents)
+                came = _came(one.to, reply)
+            except FAILURES:
+                came = Came(one.to, 0, None, "not readable")
+            del self._arriving[name]
+            out.append(came)
         return out
+
+    def _completed(self, one: _Arriving, end: float) -> bool:
+        """Fetch what is there of a reply; whether that is all."""
+        for name in [name for name in one.names if name not in one.contents]:
+            if time.monotonic() > end:
+                return False
+            found = self._client.PullObject(PullObjectRequest(node=_SERVER, run_id=self.run, object_id=name))
+            if not found.object_found:
+                raise ValueError("a piece is missing")
+            if not found.object_available:
+                return False
+            one.contents[name] = found.object_content
+        done = ConfirmMessageReceivedRequest(node=_SERVER, run_id=self.run, message_object_id=one.names[0])
+        self._client.ConfirmMessageReceived(done)
+        return True
+
+    def forget(self, message: str) -> None:
+        """A message whose reply is not waited for any more."""
+        self._arriving = {name: one for name, one in self._arriving.items() if one.to != message}
 
     def finish(self) -> None:
         """Say that the run is over."""
@@ -339,9 +415,10 @@ class Answering:
     def __init__(self, address: Address, token: str) -> None:
         self._client = address.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token))
         self._message: Message | None = None
-        self._node = Node()
+        self._node, self._over = Node(), threading.Event()
+        threading.Thread(target=self._beat, name="beats", daemon=True).start()
 
-    def parcel(self) -> list[bytes]:
+    def parcel(self, stop: threading.Event) -> list[bytes]:
         """What the server has sent."""
         begun = self._client.PullTaskInput(PullTaskInputRequest())
         self._node = Node(node_id=begun.context.node_id)
@@ -349,19 +426,31 @@ class Answering:
         if not waiting.messages_list:
             raise ValueError("no message")
         tree, run = waiting.message_object_trees[0], begun.run.run_id
-        message = pull_and_inflate_object_from_tree(
+        pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
+
+        def unless_stopped(name: str) -> bytes:
+            if stop.is_set():
+                raise ValueError("we stop")
+            return pull(name)
+
+        message = pull_and_inflate_object_from_tree(  # its bytes may still be on their way from the server
             tree,
-            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+            unless_stopped,
             make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
             return_type=Message,
+            max_tries_per_object=None,
+            initial_backoff=0.05,
+            backoff_cap=0.5,
         )
         message.metadata.__dict__["_message_id"] = tree.object_id
         self._message = message
         return unpacked(message.content)[0]
 
-    def beat(self) -> bool:
-        """Say that we are alive."""
-        return bool(self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+    def _beat(self) -> None:
+        """Say that we are alive, until it is over: otherwise Flower makes up a reply after a minute."""
+        while not self._over.wait(BEAT):
+            with contextlib.suppress(*FAILURES):
+                self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
 
     def reply(self, parcel: Sequence[bytes], code: str = "") -> None:
         """The reply, and the end of the task; with a code, and nothing else, where something went wrong."""
@@ -369,21 +458,12 @@ class Answering:
             self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="failed"))
             return
         reply = Message(packed(parcel, code), reply_to=self._message)
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        bare: Any = message_to_proto(remove_content_from_message(reply))
-        with no_object_id_recompute():
-            tree = get_object_tree(reply)
-            taken = self._client.PushMessages(
-                PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
-            )
-            push = make_push_object_fn_protobuf(
-                self._client.PushObject, self._node, reply.metadata.run_id, taken.session_id
-            )
-            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(taken.objects_to_push))
+        _pushed(self._client, self._node, reply.metadata.run_id, [reply])
         self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
 
     def close(self) -> None:
         """Let go of the connection."""
+        self._over.set()
         self._client.close()
 
 

@@ -11,7 +11,7 @@ import contextlib
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .flower import Known, Office, Serving
 
 POLL = 0.1  # seconds between two looks for replies, and for who is there
+WHILE = 1.0  # seconds that looking for replies may take, about
+AT_ONCE = 32 << 20  # bytes that are pushed at once, about
 PATIENCE = 60.0  # seconds for Flower to start
 BEAT, REREAD, LOOK = 10.0, 5.0, 0.2  # seconds: signs of life; who may join; whether all is well
 HOLD = 15.0  # seconds that a node's question for messages may wait at the door; it gives up after 30
@@ -147,17 +149,18 @@ class Link:
             known = self._numbers()
             addressed = {known[peer].number: peer for peer in parcels if peer in known}
             self._lost([peer for peer in parcels if peer not in known], "no such node is registered")
-            for number, peer in addressed.items():  # one at a time: one that fails is no reason for the others to
+            for some in _batches(addressed, parcels):
                 try:
-                    taken = self._need_serving().push({number: parcels[peer]}, seconds)
+                    taken = self._need_serving().push({number: parcels[peer] for number, peer in some.items()}, seconds)
                 except FAILURES as error:
-                    self._lost([peer], type(error).__name__)
+                    self._lost(list(some.values()), type(error).__name__)
                     continue
-                if number not in taken:
-                    self._lost([peer], "Flower did not take it")
-                    continue
-                self._pending[taken[number]] = Sent(peer, number, time.monotonic() + seconds)
-                self._wake(known[peer])
+                for number, peer in some.items():
+                    if number in taken:
+                        self._pending[taken[number]] = Sent(peer, number, time.monotonic() + seconds)
+                        self._wake(known[peer])
+                    else:
+                        self._lost([peer], "Flower did not take it")
 
     def fetch(self) -> list[tuple[str, list[bytes]]]:
         """Replies since the last call, with the id of the peer that really sent each; an empty one is a failure there."""
@@ -169,23 +172,24 @@ class Link:
                 return []
             self._fetched = now
             try:
-                replies = self._need_serving().pull(self._pending)
+                replies = self._need_serving().pull(self._pending, WHILE)
             except FAILURES as error:
                 self._say(f"replies could not be fetched ({type(error).__name__})")
                 return []
             out = []
-            for message, number, parcel, code in replies:
-                sent = self._pending.pop(message, None)
+            for reply in replies:
+                sent = self._pending.pop(reply.to, None)
                 if sent is None:
                     continue  # twice
-                if number != sent.number or parcel is None:
-                    self._log(f"{self._called(sent.peer)} did not reply ({code or 'another node did'})")
+                if reply.number != sent.number or reply.parcel is None:
+                    self._log(f"{self._called(sent.peer)} did not reply ({reply.code or 'another node did'})")
                     continue
-                if code:
-                    self._log(f"{self._called(sent.peer)} could not answer: {code}")
-                out.append((sent.peer, [] if code else parcel))
-            late = [message for message, sent in self._pending.items() if sent.until < now]
-            self._lost([self._pending.pop(message).peer for message in late], "no reply in time")
+                if reply.code:
+                    self._log(f"{self._called(sent.peer)} could not answer: {reply.code}")
+                out.append((sent.peer, [] if reply.code else reply.parcel))
+            for message in [message for message, sent in self._pending.items() if sent.until < now]:
+                self._need_serving().forget(message)
+                self._lost([self._pending.pop(message).peer], "no reply in time")
             return out
 
     def close(self) -> None:
@@ -427,6 +431,20 @@ class Link:
         if mark not in self._said:
             self._said = {*list(self._said)[-20:], mark}
             self._log(line)
+
+
+def _batches(addressed: Mapping[int, str], parcels: Mapping[str, Sequence[bytes]]) -> Iterator[dict[int, str]]:
+    """Nodes whose parcels are pushed at once: few at a time where they are large, so that the first need not wait."""
+    some: dict[int, str] = {}
+    size = 0
+    for number, peer in addressed.items():
+        some[number] = peer
+        size += sum(map(len, parcels[peer]))
+        if size > AT_ONCE or len(some) >= 64:
+            yield some
+            some, size = {}, 0
+    if some:
+        yield some
 
 
 def _is_loopback(host: str) -> bool:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .flower import Address
 
 QUICK, SLOW, LATELY = 0.05, 0.25, 20.0  # seconds between two looks for a message: shortly after one, and otherwise
-BEAT = 10.0  # seconds between two signs of life
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the supernode is started again
 WELL = 60.0  # seconds after which a supernode that ended had been well
 _NUMBER = re.compile(r"SuperNode ID: (\d{1,20})")
@@ -152,7 +151,7 @@ class Member:
         task = Answering(address, token)
         try:
             try:
-                reply, code = self._worker.ask(task.parcel(), self._seconds, stop, task.beat)
+                reply, code = self._worker.ask(task.parcel(stop), self._seconds, stop)
                 check_size(reply)
             except UsageError as error:
                 self._log(f"a reply was not sent: {error}")
@@ -198,9 +197,7 @@ class _Worker:
         self._busy = False
         self._thread: threading.Thread | None = None
 
-    def ask(
-        self, parcel: list[bytes], seconds: float, stop: threading.Event, beat: Callable[[], object]
-    ) -> tuple[list[bytes], str]:
+    def ask(self, parcel: list[bytes], seconds: float, stop: threading.Event) -> tuple[list[bytes], str]:
         """The reply and no code; or no reply, and what went wrong in a word."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -214,16 +211,12 @@ class _Worker:
             return [], "busy"
         self._busy = True
         self._asked.put(parcel)
-        end, beaten = time.monotonic() + seconds, time.monotonic()
+        end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not stop.is_set():
             with contextlib.suppress(queue.Empty):
                 found = self._answered.get(timeout=min(left, 0.2))
                 self._busy = False
                 return found
-            if time.monotonic() - beaten > BEAT:
-                beaten = time.monotonic()
-                with contextlib.suppress(Exception):
-                    beat()
         if not stop.is_set():
             self._log(f"a message was not answered within {seconds:g} s")
         return [], "late"
