@@ -10,6 +10,7 @@ import typer
 from .bench import bench
 from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
+from .deploying import federate, join, serve, verify
 from .importing import data_import
 from .keys import keys_app
 from .options import Quiet, of_settings, settings_of
@@ -66,6 +67,8 @@ for command in (compare, curves, participation, sweep):
 app.command("choose-k")(choose_k)
 app.command()(privacy)
 app.command()(audit)
+for command in (serve, join, federate, verify):
+    app.command()(command)
 
 
 @app.command()

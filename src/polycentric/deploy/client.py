@@ -18,6 +18,7 @@ from .node import Keeper, Node, begins_of, refusal
 from .roster import Hello, about
 from .terms import Limits, Terms, run_at_node
 
+REPLIES = 2  # that are remembered
 MOST = 4 + FACTS + (1 << 12)  # bytes of a letter without numbers
 
 
@@ -43,6 +44,7 @@ class Client:
     shows: bool = True
     log: Callable[[str], None] = lambda line: None
     _node: tuple[str, Node] | None = None
+    _replied: dict[str, bytes] = field(default_factory=dict)  # the last letters and their replies
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, parcel: Sequence[bytes]) -> list[bytes]:
@@ -64,7 +66,16 @@ class Client:
             except Exception as error:  # the user's model: anything can happen there
                 self.log(f"terms cannot be met: {type(error).__name__}: {error}")
                 return [refusal(digest(letter)) for letter in letters]
-            return [node.answer(letter) for letter in letters]
+            return [self._reply(node, letter) for letter in letters]
+
+    def _reply(self, node: Node, letter: bytes) -> bytes:
+        """A letter that came twice is not learned twice; the reply would be the same."""
+        name = digest(letter)
+        if name not in self._replied:
+            while len(self._replied) >= REPLIES:
+                self._replied.pop(next(iter(self._replied)))
+            self._replied[name] = node.answer(letter)
+        return self._replied[name]
 
     def _at(self, data: bytes) -> Node:
         name = digest(data)
@@ -74,7 +85,7 @@ class Client:
             begins = begins_of(run, terms.client)
             keeper = Keeper(begins, None if self.folder is None else self.folder / terms.run)
             node = Node(run, terms.client, keeper, terms.run, self.shows, self.log)
-            self._node = name, node
+            self._node, self._replied = (name, node), {}
             settings = run.settings
             self.log(
                 f"run {terms.run}: {settings.method}, {settings.rounds} rounds, model {run.model}, as client "

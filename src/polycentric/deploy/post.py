@@ -100,6 +100,9 @@ class Roster:
         name = next((peer.name for peer in self.carrier.peers() if peer.id == id), "") or found.facts.name or id
         if self.ids.get(name, id) != id:
             self.log(f"{name} came back under another id")
+        elif name not in self.online:
+            self.log(f"{name} is here")
+        self.online.add(name)
         self.ids[name], self.present[name] = id, found
         self._looked = -1e9
         return name

@@ -26,6 +26,7 @@ from ..errors import UsageError, require
 from .arithmetic import fixed_training
 from .letters import FACTS, Spoiled, fits, most_bytes, packed, shapes_of, unpacked
 
+MOST_THREADS = 64
 _ALIKE = {
     "x": "examples of type and shape",
     "y": "targets of type and shape",
@@ -64,6 +65,7 @@ class Here(BaseModel):
     version: Literal[1] = 1
     library: str = Field(max_length=64)  # version of this package
     torch: str = Field(max_length=64)
+    threads: int = Field(ge=1, le=1 << 16)  # of its mathematics: sums depend on them
     name: str = Field(max_length=200)  # as it calls itself: believed only where nodes have no keys
     seconds: float = Field(ge=0, allow_inf_nan=False)  # its clock
     data: str = Field(max_length=500)
@@ -99,6 +101,7 @@ def about(federation: Federation, name: str, seconds: float) -> bytes:
     here = Here(
         library=str(__version__),
         torch=str(torch.__version__),
+        threads=torch.get_num_threads(),
         name=name,
         seconds=seconds,
         data=federation.name,
@@ -157,9 +160,17 @@ def federation_of(nodes: Mapping[str, Present | None]) -> Federation:
 
 
 def distances(nodes: Mapping[str, Present | None]) -> dict[str, float]:
-    """How far every node's fixed training ended from ours, the largest difference of a number; 0: the same bits."""
-    mine = fixed_training()
-    return {name: float((node.trained - mine).abs().max()) for name, node in nodes.items() if node is not None}
+    """How far every node's fixed training ended from ours with as many threads: 0 where bits are the same."""
+    found: dict[str, float] = {}
+    before = torch.get_num_threads()
+    try:
+        for name, node in nodes.items():
+            if node is not None:
+                torch.set_num_threads(min(node.facts.threads, MOST_THREADS))
+                found[name] = float((node.trained - fixed_training()).abs().max())
+    finally:
+        torch.set_num_threads(before)
+    return found
 
 
 def _together(lists: Sequence[Sequence[str]]) -> list[str]:

@@ -206,7 +206,8 @@ def _clients(roster: Roster, names: Sequence[str]) -> dict[str, Present | None]:
 def _say_distances(present: dict[str, Present | None], log: Callable[[str], None]) -> None:
     """Whether machines compute alike."""
     apart = {name: far for name, far in distances(present).items() if far > 0}
-    if not apart:
-        log("all machines compute alike: a simulation on this one gives the same bits")
+    threads = {node.facts.threads for node in present.values() if node is not None}
+    if not apart and len(threads) == 1:
+        log(f"all machines compute alike: a simulation here with OMP_NUM_THREADS={threads.pop()} gives the same bits")
     for name, far in apart.items():
         log(f"{name} computes otherwise: a fixed short training ends {far:.2g} from ours, so bits may differ")

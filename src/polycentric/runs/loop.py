@@ -30,7 +30,7 @@ from ..learn import Train
 from ..method import Method, State
 from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
-from ..simulate.clock import Clock, Punctual, Traffic, load_of, traffic
+from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
 from ..tasks.metric import better_of
 from .checkpoint import Tally
@@ -111,6 +111,7 @@ class Run:
         return self._moment
 
     _moment: Moment | None = field(default=None, init=False, repr=False)
+    _since: float = field(default=0.0, init=False, repr=False)  # when the last round ended
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -184,7 +185,7 @@ class Run:
             return self._go()
 
     def _go(self) -> Run:
-        began = time.monotonic()
+        began = self._since = time.monotonic()
         if self.state.round < self.settings.rounds:
             warn_idle(self)
             check_promise(self)
@@ -225,26 +226,23 @@ class Run:
         after, made = run_round(self.method, before, heard if self.record is None else self.record.over(heard))
         trips = tuple(made)
         self.clients.ranks.check(after)
-        tally, late = self._account(trips)
+        since, self._since = self._since, time.monotonic()
+        tally, late = self._account(trips, self._since - since)
         check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
         self.state, self.tally = self.stored(after), tally
         if self.settings.evaluates(after.round):
             self._evaluate(trips)
         return trips
 
-    def _account(self, trips: Sequence[Trip]) -> tuple[Tally, list[int]]:
-        """What a round adds to the tally; and how many answers were late in each of its exchanges."""
+    def _account(self, trips: Sequence[Trip], seconds: float) -> tuple[Tally, list[int]]:
+        """What a round of so many seconds adds to the tally; and how many were late in each of its exchanges."""
         loads = [load_of(trip, self.clients.task.width) for trip in trips]
         late = [int(self.clock.late(load).sum()) for load in loads]
         late = late if self.remote is None else [self.remote.silent(trip) for trip in trips]
         moved = [traffic(trip, self.clock.broadcast, load) for trip, load in zip(trips, loads, strict=True)]
         total, tally = sum(moved, start=Traffic()), self.tally
         times = tally.clients_times(self.federation.n_clients)
-        for load in loads:
-            times = self.clock.advance(times, load)
-        if not any(len(load.cohort) for load in loads):
-            everyone = self.clients.everyone(self.state.round)
-            times = self.clock.pause(times, [replace(load, cohort=everyone) for load in loads])
+        times = self._simulated(times, loads) if self.remote is None else times + seconds  # time is real there
         took = torch.zeros(self.federation.n_clients, dtype=torch.int64) if tally.took is None else tally.took.clone()
         took[torch.cat([trip.arrived.index for trip in trips])] += 1
         grown = replace(
@@ -260,6 +258,15 @@ class Run:
             took=took,
         )
         return grown, late
+
+    def _simulated(self, times: Tensor, loads: Sequence[Load]) -> Tensor:
+        """When every client is done, by the clock of a simulation."""
+        for load in loads:
+            times = self.clock.advance(times, load)
+        if not any(len(load.cohort) for load in loads):
+            everyone = self.clients.everyone(self.state.round)
+            times = self.clock.pause(times, [replace(load, cohort=everyone) for load in loads])
+        return times
 
     def _evaluate(self, trips: tuple[Trip, ...]) -> None:
         now = self._moment = Moment(self.method, self.clients, self.state, self.tally, trips, self.remote)

@@ -42,7 +42,9 @@ WHO = b"flwr-public-key"
 _LINE = re.compile(rb"(GET|POST) (/[a-z0-9/-]{0,100}) HTTP/1\.1")
 _FIELD = re.compile(rb"([A-Za-z0-9-]{1,64}):[ \t]*([\x21-\x7e](?:[\x20-\x7e]{0,8190}[\x21-\x7e])?)?[ \t]*")
 _PATH = re.compile(r"/v1/fleet/[a-z-]{1,64}")
-_DROPPED = re.compile(rb"connection|keep-alive|te|trailer|upgrade|host|content-length|forwarded|x-forwarded-.*|proxy-.*")
+_DROPPED = re.compile(
+    rb"connection|keep-alive|te|trailer|upgrade|host|content-length|forwarded|x-forwarded-.*|proxy-.*"
+)
 
 
 class Refused(Exception):

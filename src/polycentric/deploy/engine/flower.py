@@ -29,7 +29,9 @@ OLDEST, NEWEST = (1, 41), (1, 43)  # of Flower: from, and below
 
 def check_version() -> None:
     """Refuse to go on without Flower, or with one that this was never tried with."""
-    wanted = f"Flower {OLDEST[0]}.{OLDEST[1]} or newer, below {NEWEST[0]}.{NEWEST[1]}: pip install 'polycentric[deploy]'"
+    wanted = (
+        f"Flower {OLDEST[0]}.{OLDEST[1]} or newer, below {NEWEST[0]}.{NEWEST[1]}: pip install 'polycentric[deploy]'"
+    )
     try:
         found = version("flwr")
     except PackageNotFoundError:
@@ -157,7 +159,8 @@ def check_size(parcel: Sequence[bytes]) -> None:
     """Refuse what is too large to travel."""
     size = sum(map(len, parcel))
     require(
-        size <= LARGEST, f"a message of {size:,} bytes is larger than {LARGEST:,}: send a smaller model, or fewer at once"
+        size <= LARGEST,
+        f"a message of {size:,} bytes is larger than {LARGEST:,}: send a smaller model, or fewer at once",
     )
 
 
