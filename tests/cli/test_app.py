@@ -256,7 +256,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(files, stranger, say, words, v
     assert ended.code == 2, ended.err
     assert ended.out == ""
     assert len(ended.lines) == 1 and ended.lines[0].startswith("error: ") and ended.lines[0].isprintable(), ended.err
-    assert value in ended.err and remedy in ended.err
+    said = value.removeprefix("got ").strip("'")  # some versions of typer name the value themselves
+    assert said in ended.err and remedy in ended.err
     assert contents(files) == before
 
 
