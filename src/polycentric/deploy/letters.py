@@ -53,6 +53,9 @@ class LetterFacts(BaseModel):
     might: int | None = Field(default=None, ge=0, lt=1 << 31)
     count: float | None = Field(default=None, allow_inf_nan=False)
     last: list[int] | None = Field(default=None, min_length=2, max_length=2)  # round and turn of its last used reply
+    heard: list[int] = Field(
+        default=[], max_length=1 << 16
+    )  # where letters are sealed: who came then, of those beside it
 
 
 class ReplyFacts(BaseModel):

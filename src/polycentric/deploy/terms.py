@@ -45,6 +45,7 @@ class Terms(BaseModel):
     largest: int = Field(ge=0, lt=1 << 40)  # training examples of the one that has most
     classes: list[str] = Field(max_length=1 << 16)
     settings: dict[str, Any]
+    names: dict[str, str] | None = None  # clients by their numbers, where they seal what they send each other
 
 
 @dataclass(frozen=True)
