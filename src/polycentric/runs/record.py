@@ -128,7 +128,7 @@ class Difference(NamedTuple):
     """Where two runs part."""
 
     round: int
-    what: str  # "client ward-3", "the centers"
+    what: str  # "client 'ward-3'", "the centers"
     tensor: str
     digests: tuple[str | None, str | None]
 
@@ -155,7 +155,7 @@ def verify(a: Path, b: Path) -> Verified:
         for what, tensor, one, other in _pairs(mine, theirs):
             compared += 1
             if one != other:
-                who = f"client {names.get(what, what)}" if what else "the centers"
+                who = f"client '{names.get(what, what)}'" if what else "the centers"
                 return Verified(rounds, compared, Difference(mine["round"], who, tensor, (one, other)))
         rounds = max(rounds, mine["round"] + ("after" in mine))
     return Verified(rounds, compared, None)
