@@ -6,20 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from deploy.in_process import AtOnce, Badly, center_of, nodes_of
-from laws.test_contract import MODELS, build, every_method
+from deploy.in_process import AtOnce, Badly, clients_of, deployed, trusting
+from laws.test_contract import build, every_method, recipe
 from polycentric import run_round
+from polycentric.deploy.center import Nodes
+from polycentric.deploy.client import Client
 from polycentric.deploy.letters import Reply
 from polycentric.method import State
+from polycentric.runs.loop import Run
 from polycentric.stacks.draw import uniform
 from polycentric.stacks.stack import take
-from support import Make, ready, small
+from support import Make, ready
 
 SIZES = (23, 7, 12, 9, 14)
 pytestmark = pytest.mark.filterwarnings("ignore:cfl. no center can split", "ignore:clients count by their examples")
+
+
+def simulated(name: str, blobs: Make, **how: Any) -> Run:
+    """A run whose settings say all of it, so that nodes can make it too."""
+    model = "logistic" if recipe(name) == "mocha" else "support:small"
+    return ready(build(name), blobs(SIZES), executor="looped", block=1, model=model, **how)
 
 
 def same(a: State, b: State) -> None:
@@ -31,43 +41,55 @@ def same(a: State, b: State) -> None:
             assert torch.equal(mine[name].cpu(), other[name].cpu()), f"{part}/{name}"
 
 
+def same_kept(clients: dict[int, Client], center: Any, plain: State) -> None:
+    """What clients keep is at the nodes, and nowhere else."""
+    for k, client in clients.items():
+        assert client._node is not None
+        kept = client._node[1].keeper.after(center.used.get(k))
+        assert kept.keys() == plain.kept.keys()
+        assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)
+
+
 @every_method
 def test_nodes_give_the_bits_of_a_simulation_in_blocks_of_one(name: str, blobs: Make, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"executor": "looped", "block": 1, "model": MODELS.get(name.partition(",")[0], small)}
-    run = ready(build(name), blobs(SIZES), **how)
-    nodes = nodes_of(run, tmp_path)
-    center, state = center_of(run, AtOnce(nodes))
-    plain = run.state
-    for _ in range(3):
-        plain, _ = run_round(run.method, plain, run.clients)
-        state, _ = run_round(run.method, state, center)
-        center.state = state
-        same(state, plain)
-    assert {note.what for note in center.notes} == {"used"}
-    for k, node in nodes.items():  # what clients keep is at the nodes, and nowhere else
-        kept = node.keeper.after(center.used.get(k))
-        assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)
-    assert state.kept == {} and (bool(plain.kept) == any(node.keeper.begins for node in nodes.values()))
+    """Also what it measures of itself, but for sums over all clients' examples, which nobody can make here."""
+    run = simulated(name, blobs, rounds=3, evaluate_every=1)
+    clients = clients_of(run.federation, tmp_path, limits=trusting)
+    made = deployed(run, clients, lambda terms: AtOnce(clients, terms))
+    made.go()
+    run.go()
+    same(made.state, run.state)
+    same_kept(clients, made.remote, run.state)
+    assert {note.what for note in made.remote.notes} == {"used"}
+    for mine, plain in zip(made.history, run.history, strict=True):
+        assert mine["micro_loss"] == pytest.approx(plain["micro_loss"], rel=1e-9)
+        assert mine["macro_accuracy"] == plain["macro_accuracy"]
+    for what in made.scores.keys() | run.scores.keys():
+        assert made.scores[what].count.tolist() == run.scores[what].count.tolist()
+        assert np.allclose(made.scores[what].loss, run.scores[what].loss, rtol=1e-9)
 
 
 # -- replies -------------------------------------------------------------------------------------------------
 
 
 def test_the_same_letter_gives_the_same_bytes_whatever_was_asked_since(blobs: Make, tmp_path: Path) -> None:
-    """A reply is a function of the letter, the data and what was kept: asked again, also a round later, or restarted."""
-    run = ready(build("lg-fedavg"), blobs(SIZES), executor="looped", block=1)
-    nodes = nodes_of(run, tmp_path)
-    center, state = center_of(run, AtOnce(nodes))
-    letters: list[bytes] = []
-    replies: list[bytes] = []
+    """A reply is a function of letter, data and what was kept: asked again, also a round later, or restarted."""
+    run = simulated("lg-fedavg", blobs, rounds=6)
+    clients = clients_of(run.federation, tmp_path, limits=trusting)
+    made = deployed(run, clients, lambda terms: AtOnce(clients, terms))
+    center, state = made.remote, made.state
+    parcels: list[list[bytes]] = []
+    replies: list[list[bytes]] = []
     for round in range(5):
-        letters.append(center._letter(run.method.at(round)[0], state, center.everyone(round)[:1]).packed())
-        replies.append(nodes[0].answer(letters[-1]))
-        assert nodes_of(run, tmp_path)[0].answer(letters[-1]) == replies[-1]  # restarted
+        letter = center._letter(made.method.at(round)[0], state, center.everyone(round)[:1])
+        parcels.append([center.post.terms(0), letter])
+        replies.append(clients[0].answer(parcels[-1]))
+        restarted = clients_of(run.federation, tmp_path, limits=trusting)[0]
+        assert restarted.answer(parcels[-1]) == replies[-1]
         for back in (1, 2):  # the center has lost rounds, and asks again
-            assert round < back or nodes[0].answer(letters[-back]) == replies[-back]
-        state, _ = run_round(run.method, state, center)
-    assert len(list((tmp_path / "0").iterdir())) <= 5  # a few versions
+            assert round < back or clients[0].answer(parcels[-back]) == replies[-back]
+        state, _ = run_round(made.method, state, center)
+    assert len(list((tmp_path / "0" / "a-run").glob("kept-*"))) <= 5  # a few versions
 
 
 SPOILED = "all nan, one nan, inf, 1e30, flip, wrong shape, row, dtype, missing, extra, another client, another round"
@@ -77,8 +99,8 @@ SPOILED += ", examples, huge, bytes, another letter"
 @pytest.mark.parametrize("what", SPOILED.split(", "))
 def test_no_reply_that_is_not_as_it_should_be_is_used(what: str, blobs: Make) -> None:
     """Two of five clients lie: the others' answers come through, and nothing raises."""
-    run = ready(build("fedavg"), blobs(SIZES), executor="looped", block=1)
-    nodes = nodes_of(run)
+    run = simulated("fedavg", blobs)
+    clients = clients_of(run.federation, limits=trusting)
 
     class Lying(AtOnce):
         def send(self, letters: Any) -> None:
@@ -87,9 +109,9 @@ def test_no_reply_that_is_not_as_it_should_be_is_used(what: str, blobs: Make) ->
 
     ticks = iter(range(10**6))
     how: dict[str, Any] = {"deadline": 3.0, "clock": lambda: float(next(ticks)), "rest": lambda seconds: None}
-    center, state = center_of(run, Lying(nodes), **how, bound=1e6)
-    after, trips = run_round(run.method, state, center)
-    used = [note.client for note in center.notes if note.what == "used"]
+    made = deployed(run, clients, lambda terms: Lying(clients, terms), **how, bound=1e6)
+    after, trips = run_round(made.method, made.state, made.remote)
+    used = [note.client for note in made.remote.notes if note.what == "used"]
     assert all(bool(rows.isfinite().all()) for rows in after.centers.values())
     assert sorted(used) == ([0, 1, 2, 3, 4] if what == "flip" else [2, 3, 4])  # what looks honest is for robust rules
     assert len(trips[0].arrived) == len(used)
@@ -108,7 +130,7 @@ def spoil(what: str, data: bytes) -> bytes:
         "row": {"model": rows[0]},
         "dtype": {"model": rows.float()},
         "missing": {},
-        "extra": {"model": rows, "more": rows},
+        "extra": {"model": rows, "more": rows.clone()},
     }
     told: dict[str, Any] = {
         "another client": {"client": facts.client + 1},
@@ -125,26 +147,50 @@ def spoil(what: str, data: bytes) -> bytes:
 
 def test_a_silent_node_costs_a_deadline_and_then_less(blobs: Make) -> None:
     """The round ends by the deadline; from the third miss on it is asked every second round, then every fourth."""
-    run = ready(build("fedavg"), blobs(SIZES), executor="looped", block=1)
-    nodes = nodes_of(run)
+    run = simulated("fedavg", blobs)
+    clients = clients_of(run.federation, limits=trusting)
 
     class Silent(AtOnce):
         def send(self, letters: Any) -> None:
-            super().send({k: data for k, data in letters.items() if k != 1})
+            super().send({k: each for k, each in letters.items() if k != 1})
 
     now = [0.0]
 
     def rest(seconds: float) -> None:
         now[0] += seconds
 
-    center, state = center_of(run, Silent(nodes), deadline=5.0, clock=lambda: now[0], rest=rest)
-    waits = []
+    how: dict[str, Any] = {"deadline": 5.0, "clock": lambda: now[0], "rest": rest}
+    made = deployed(run, clients, lambda terms: Silent(clients, terms), **how)
+    state, waits = made.state, []
     for _ in range(12):
         before = now[0]
-        state, _ = run_round(run.method, state, center)
+        state, trips = run_round(made.method, state, made.remote)
         waits.append(now[0] - before)
+        assert made.remote.silent(trips[0]) == (waits[-1] > 0)
     assert max(waits) <= 5.0 + 1e-9 and sum(wait > 0 for wait in waits) < 8
-    assert [note.client for note in center.notes if note.what == "late"] == [1] * sum(wait > 0 for wait in waits)
+
+
+def test_a_round_that_too_few_answer_is_asked_again_and_changes_nothing_until_then(blobs: Make) -> None:
+    """With everybody away the center waits, round for round the same; they come back, and it goes on."""
+    run = simulated("fedavg", blobs, rounds=2)
+    clients = clients_of(run.federation, limits=trusting)
+    now, said = [0.0], list[str]()
+
+    class Away(AtOnce):
+        def send(self, letters: Any) -> None:
+            if now[0] >= 20:
+                super().send(letters)
+
+    def rest(seconds: float) -> None:
+        now[0] += seconds
+
+    how: dict[str, Any] = {"deadline": 5.0, "least": 5, "clock": lambda: now[0], "rest": rest, "log": said.append}
+    made = deployed(run, clients, lambda terms: Away(clients, terms), **how)
+    state, _ = run_round(made.method, made.state, made.remote)
+    plain, _ = run_round(run.method, run.state, run.clients)
+    same(state, plain)
+    assert len(said) == 4 and "0 of 5 answered, 5 are needed" in said[0]
+    assert [note.what for note in made.remote.notes] == ["used"] * 5
 
 
 # -- faults --------------------------------------------------------------------------------------------------
@@ -176,28 +222,41 @@ def test_whatever_is_lost_doubled_late_or_killed_the_bits_are_those_of_who_was_u
     An update counts at most once, nothing late is used, and the end is that of a simulation in which just those
     answers arrived.
     """
-    run = ready(build(name), blobs(SIZES), executor="looped", block=1)
-    nodes = nodes_of(run)
-    post = Badly(nodes.__getitem__, seed)
-    how: dict[str, Any] = {"deadline": 5.0, "clock": post.clock, "rest": post.rest}
-    center, state = center_of(run, post, **how)
+    check_schedule(name, seed, blobs)
+
+
+def again(center: Nodes) -> Nodes:
+    """A center that was started again, over the same post."""
+    how = {name: getattr(center, name) for name in ("deadline", "clock", "rest")}
+    return Nodes(center.run, center.method, center.clients, center.begins, center.post, center.rounds, **how)
+
+
+def check_schedule(name: str, seed: int, blobs: Make, rounds: int = 4) -> None:
+    run = simulated(name, blobs, rounds=rounds)
+    clients = clients_of(run.federation, limits=trusting)
+    made = deployed(run, clients, lambda terms: Badly(clients.__getitem__, terms, seed), deadline=5.0)
+    center, state = made.remote, made.state
+    center.clock, center.rest = center.post.clock, center.post.rest
     saved = (state, dict(center.used), len(center.notes))
-    for round in range(4):
+    for round in range(rounds):
         if uniform(seed, "kill", torch.tensor(round)) < 0.3:  # in the middle of a round that is then done again
-            run_round(run.method, state, center)
+            run_round(made.method, state, center)
             state, used, n = saved
-            fresh, _ = center_of(run, post, **how)
-            fresh.used, fresh.notes, center = dict(used), center.notes[:n], fresh
+            notes, center = center.notes[:n], again(center)
+            center.used, center.notes = dict(used), notes
+        if uniform(seed, "score", torch.tensor(round)) < 0.5:
+            center.missed.clear()
+            center.scores(state, "test")
         center.missed.clear()  # everybody is asked in every round, as in the simulation
-        center.state = state
-        state, _ = run_round(run.method, state, center)
+        state, _ = run_round(made.method, state, center)
         saved = (state, dict(center.used), len(center.notes))
     used = [(note.round, note.turn, note.client) for note in center.notes if note.what == "used"]
     assert len(used) == len(set(used))
     plain = run.state
-    for _ in range(4):
+    for _ in range(rounds):
         plain, _ = run_round(run.method, plain, Only(run.clients, set(used)))
     same(state, plain)
-    for k, node in nodes.items():
-        kept = node.keeper.after(center.used.get(k))
-        assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)
+    for k, client in clients.items():
+        if client._node is not None:
+            kept = client._node[1].keeper.after(center.used.get(k))
+            assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)

@@ -10,6 +10,7 @@ import typer
 from .bench import bench
 from .checking import data_check
 from .comparing import compare, curves, participation, reproduce, sweep
+from .deploying import federate, join, serve, verify
 from .importing import data_import
 from .keys import keys_app
 from .options import Quiet, of_settings, settings_of
@@ -24,7 +25,7 @@ app = typer.Typer(
     help="Federated learning for clients whose data are not alike: no center, one center, or many.",
     epilog="Begin with: polycentric demo",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -66,6 +67,8 @@ for command in (compare, curves, participation, sweep):
 app.command("choose-k")(choose_k)
 app.command()(privacy)
 app.command()(audit)
+for command in (serve, join, federate, verify):
+    app.command()(command)
 
 
 @app.command()
@@ -121,12 +124,19 @@ data_app.command("check")(data_check)
 @app.command()
 def doctor(
     keys: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also check a server's or node's keys.")] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Also check a federation's server, seen from here.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's ca.crt, for --server.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="The server has no TLS, for --server.")] = False,
 ) -> None:
     """Check this machine: versions, devices, disk, data, and one round that must give the right result."""
+    from ..errors import require
     from .listing import examine
     from .screen import stdout
 
-    good, table = examine(keys)
+    require(server is not None or (ca is None and not insecure), "--ca and --insecure are for --server HOST:PORT")
+    good, table = examine(keys, None if server is None else (server, ca, insecure))
     stdout.print(table)
     raise typer.Exit(0 if good else 1)
 

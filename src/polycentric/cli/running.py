@@ -57,7 +57,7 @@ def run(
             made.go()
         summary = made.summary() if folder else {}
     if folder:  # else another rank speaks for all
-        _told(summary, folder, as_json)
+        told(summary, folder, as_json)
 
 
 def resume(
@@ -111,7 +111,7 @@ def resume(
         ]
     for problem in problems:
         say(f"note: {problem}")
-    _told(summary, opened, as_json)
+    told(summary, opened, as_json)
 
 
 def personalize(
@@ -171,7 +171,8 @@ def clusters(
     say(f"clients of each cluster: {sizes}{known}")
 
 
-def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
+def told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
+    """What a run came to."""
     from .screen import bytes_, say, stdout, summary_table, tell
 
     if as_json:
@@ -182,6 +183,7 @@ def _told(summary: dict[str, Any], folder: Any, as_json: bool) -> None:
     clock = str(config.get("clock", ""))
     took = summary.get("simulated_seconds") or 0
     unit = "simulated trips to the edge" if clock.lower().startswith("normalised") else "simulated seconds"
+    unit = "seconds of rounds and scores" if "nodes" in config.get("given", ()) else unit
     say(
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s; up {bytes_(summary['bytes_up'])}, "
         f"down {bytes_(summary['bytes_down'])}; {took:{',.1f' if took >= 10 else '.3g'}} {unit}; {summary['run_dir']}"

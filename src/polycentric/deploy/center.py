@@ -4,6 +4,9 @@ A center asks everybody of a cohort at once and waits until all have answered or
 checked before it touches anything: whose it is and to which letter, names, shapes and types, and that every number is
 finite. What is late, comes twice or was never asked for is left out. Replies are mixed in the order in which a
 simulation would, block by block of one, so that the bits are those of a simulation in blocks of one.
+
+Scores are asked for in the same parcel as the training of the next round, whose letters follow from the state alone:
+what was answered ahead is found by its letter when the round asks for it.
 """
 
 from __future__ import annotations
@@ -11,23 +14,28 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from ..data import Split
 from ..learn import Looped
-from ..method import Exchange, State
-from ..round import Answer, receive, visit
-from ..simulate.clients import finite
+from ..method import Exchange, Method, State
+from ..round import Answer, Trip, receive, visit
+from ..runs.evaluate import greeted, scored
+from ..runs.loop import Run
+from ..runs.metrics import Scores
+from ..runs.observers import Part
+from ..simulate.clients import Simulation, finite
 from ..simulate.rehearsal import LEAST
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
-from ..tasks.task import Task
-from .letters import Letter, LetterFacts, Reply, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from .letters import Asks, Letter, LetterFacts, Reply, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from .node import PARTS, as_numbers, begins_of, from_numbers
 
 POLL = 0.05  # seconds between two looks for replies
 SILENT = 3  # misses in a row from which on a client is asked less often
@@ -37,8 +45,8 @@ LONGEST = 64  # rounds that a silent client is left alone, at most
 class Post(Protocol):
     """Carries letters to clients, by their numbers, and brings replies back; it may lose, double and delay both."""
 
-    def send(self, letters: Mapping[int, bytes]) -> None:
-        """To every client its letter."""
+    def send(self, letters: Mapping[int, Sequence[bytes]]) -> None:
+        """To every client its letters, in one parcel."""
 
     def fetch(self) -> list[tuple[int, bytes]]:
         """Replies that have come since, with the client that the transport says they are from."""
@@ -51,8 +59,7 @@ class Note:
     round: int
     turn: int
     client: int
-    what: str  # used, not finite, refused, failed, spoiled, late
-    digest: str = ""  # of the reply's bytes, where one was used
+    what: str  # used, not finite, too long, refused, failed, spoiled, late
 
 
 @dataclass(eq=False)
@@ -61,34 +68,61 @@ class Nodes:
 
     Arguments:
         run: a name that a letter and its reply share.
-        sizes: training examples of every client, as the nodes told when they joined.
+        method: as the run has it.
+        clients: the same clients as a simulation of zeros would have them: model, seed, numbers of examples.
+        begins: what one client keeps at the beginning, (1, width) each.
         post: how letters travel.
-        expected: what a client sends in an exchange: (exchange, turn) -> shapes.
-        seed: of the draws that clients make.
+        rounds: that the run has; what comes after the last one is not asked for ahead.
         deadline: seconds that a center waits for an exchange's replies.
+        least: replies without which an exchange does not end: it is asked again, after the deadline, until they come.
         bound: the longest that a row may be; a longer one is refused.
+        ahead: whether scores and the training of the next round are asked for together.
+        log: told who is waited for.
         clock, rest: for tests, which have a time of their own.
     """
 
+    blind: ClassVar[bool] = False  # True: what clients send is not read here
     run: str
-    sizes: Tensor
+    method: Method
+    clients: Simulation
+    begins: Stacks
     post: Post
-    expected: Callable[[Exchange], Shapes]
-    seed: int = 0
+    rounds: int
     deadline: float = 600.0
+    least: int = 1
     bound: float = math.inf
+    ahead: bool = True  # ask for the training of the next round together with scores
+    log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
     notes: list[Note] = field(default_factory=list)
     used: dict[int, tuple[int, int]] = field(default_factory=dict)  # round and turn of every client's last used reply
-    missed: dict[int, int] = field(default_factory=dict)  # letters in a row that a client did not answer
+    missed: dict[int, int] = field(default_factory=dict)  # parcels in a row that a client did not answer
+    _ahead: dict[str, bytes | None] = field(default_factory=dict)  # letter: its reply; None: it did not come in time
+    _scored: tuple[State | None, int, dict[Part, Scores]] = (None, 0, {})
+    _shapes: dict[tuple[int, ...], Shapes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, made: Run, run: str, post: Post, **how: Any) -> Self:
+        """The nodes of a run before its first round; `how`: deadline, least, bound, ..."""
+        method, clients, rounds = made.method, made.clients, made.settings.rounds
+        return cls(run, method, clients, begins_of(made, 0), post, rounds, **how)
+
+    def __post_init__(self) -> None:
+        self.sizes = self.clients.federation.train.sizes.clone()  # who joins late tells how many it has
+
+    # -- who, and what they answer ---------------------------------------------------------------------------
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
         """All clients that have examples, but for those that were silent and are left alone for a while."""
-        able = [k for k in (self.sizes > 0).nonzero()[:, 0].tolist() if self._asked(k, round)]
-        index = torch.tensor(able, dtype=torch.int64)
-        effort = torch.ones(len(index), dtype=torch.float64)
-        return Cohort(index, self.sizes[index], effort, len(self.sizes), self.seed, round, turn, len(index))
+        able = (self.sizes > 0).nonzero()[:, 0].tolist()
+        asked = [k for k in able if self._asked(k, round)] or able
+        return self._cohort(torch.tensor(asked, dtype=torch.int64), round, turn)
+
+    def _cohort(self, index: Tensor, round: int, turn: int) -> Cohort:
+        n, effort = len(self.sizes), torch.ones(len(index), dtype=torch.float64)
+        might = int((self.sizes > 0).sum())
+        return Cohort(index, self.sizes[index], effort, n, self.clients.seed, round, turn, might)
 
     def _asked(self, client: int, round: int) -> bool:
         """From the third miss on every second round, then every fourth, ...: a dead client costs a deadline rarely."""
@@ -97,20 +131,115 @@ class Nodes:
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Ask everybody, wait, check, and give what is good in the order of a simulation."""
-        work = cohort.sizes * cohort.effort
-        blocks = list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(1))
-        letters = {int(block.index[0]): self._letter(exchange, state, block).packed() for block in blocks}
-        replies = self._replies(exchange, cohort, letters)
-        for block in blocks:
-            reply = replies.get(int(block.index[0]))
-            if reply is not None:
-                like = next(iter(state.centers.values()))
-                yield Answer(block, {name: rows.to(like.device) for name, rows in reply.sent.items()}, {})
+        blocks, expected, good = in_order(cohort), self._expected(exchange, state), dict[int, Reply]()
+        letters = {int(block.index[0]): [self._letter(exchange, state, block)] for block in blocks}
+        while True:  # a round that nobody answers would change nothing: it is asked again
+            replies = self._gathered(letters)
+            for client, (letter,) in letters.items():
+                if client not in good and (reply := self._noted(client, letter, replies, expected, cohort)):
+                    good[client] = reply
+            if len(good) >= min(self.least, len(letters)):
+                break
+            self.log(
+                f"round {cohort.round}: {len(good)} of {len(letters)} answered, {self.least} are needed: asked again"
+            )
+            self._ahead.clear()
+            self.notes = [n for n in self.notes if (n.round, n.turn) != (cohort.round, cohort.turn) or n.client in good]
+        self._taken(cohort, {client: good[client] for block in blocks if (client := int(block.index[0])) in good})
+        yield from self._answers(blocks, good, expected)
 
-    def _letter(self, exchange: Exchange, state: State, block: Cohort) -> Letter:
+    def _placed(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
+        """Ask where everybody belongs; nothing of it is noted, nobody keeps anything."""
+        blocks, expected = in_order(cohort), self._expected(exchange, state)
+        letters = {int(block.index[0]): [self._letter(exchange, state, block, "place")] for block in blocks}
+        replies, good = self._gathered(letters), dict[int, Reply]()
+        for client, (letter,) in letters.items():
+            what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
+            good |= {client: reply} if what == "used" and reply is not None else {}
+        yield from self._answers(blocks, good, expected)
+
+    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Reply], expected: Shapes) -> Iterator[Answer]:
+        device = self.clients.task.device
+        for block in blocks:
+            if (reply := good.get(int(block.index[0]))) is not None:
+                yield Answer(block, {name: rows.to(device) for name, rows in reply.sent.items()}, {})
+
+    def silent(self, trip: Trip) -> int:
+        """How many did not answer in time."""
+        key = (trip.cohort.round, trip.cohort.turn)
+        return sum((note.round, note.turn) == key and note.what == "late" for note in self.notes)
+
+    # -- scores ------------------------------------------------------------------------------------------------
+
+    def scores(self, state: State, part: Part, tune: int = 0) -> Scores:
+        """Every client's own scores, told by itself; of those that did not answer there are none."""
+        if self._scored[0] is not state or self._scored[1] != tune:
+            self._scored = (state, tune, self._all_scores(state, tune))
+        return self._scored[2][part]
+
+    def _all_scores(self, state: State, tune: int) -> dict[Part, Scores]:
+        every = self._cohort(torch.arange(len(self.sizes)), state.round, 0)
+        state = greeted(self.method, state, every, self._placed)
+        exchange, federation = self.method.in_use(state.round), self.clients.federation
+        has = sum(getattr(federation, part).sizes for part in PARTS) + self.sizes
+        asked = every[(has > 0) & torch.tensor([self._asked(k, state.round) for k in range(len(self.sizes))])]
+        letters, ahead = {}, {}
+        if self.ahead and not tune and state.round < self.rounds:
+            ahead = self._next(state)
+        for block in in_order(asked):
+            client = int(block.index[0])
+            letters[client] = [self._letter(exchange, state, block, "score", tune), *ahead.pop(client, [])]
+        replies = self._gathered(letters | ahead)
+        self._ahead = {
+            letter: replies.get(letter) for each in (letters | ahead).values() for letter in map(digest, each)
+        }
+        expected = {
+            f"{part}/{name}": ((1, 1), "torch.float64") for part in PARTS for name, _ in as_numbers(self._like, 0)
+        }
+        found: dict[int, Stacks] = {}
+        for client, (letter, *_) in letters.items():
+            what, reply = self._judged(client, replies.get(digest(letter)), expected, every)
+            if what in ("used", "not finite") and reply is not None and self._believed(client, reply.sent):
+                found[client] = reply.sent
+        return {
+            part: from_numbers(self._like, {k: _of(part, numbers) for k, numbers in found.items()}) for part in PARTS
+        }
+
+    def _next(self, state: State) -> dict[int, list[bytes]]:
+        """The letters that the next round begins with."""
+        exchange = self.method.at(state.round)[0]
+        cohort = exchange.select(state.memory, self.everyone(state.round))
+        return {int(block.index[0]): [self._letter(exchange, state, block)] for block in in_order(cohort)}
+
+    @cached_property
+    def _like(self) -> Scores:
+        """Scores of nobody, with the right names."""
+        train, n = self.clients.federation.train, len(self.sizes)
+        like = scored(self.clients, Split(train.x[:0], train.y[:0], torch.zeros(n + 1, dtype=torch.int64)), ())
+        for inside in self.clients.task.answers:
+            like = like.beside(inside, like)
+        return like
+
+    def _believed(self, client: int, numbers: Stacks) -> bool:
+        """Whether scores can be: of no more examples than there are, and shares of them."""
+        for part in PARTS:
+            count = float(numbers[f"{part}/count"])
+            shares = [float(numbers[f"{part}/{name}"]) for name in ("accuracy", "f1")]
+            if not 0 <= count < 1 << 40 or any(not (math.isnan(s) or 0 <= s <= 1) for s in shares):
+                return False
+        return True
+
+    # -- letters -----------------------------------------------------------------------------------------------
+
+    def _letter(self, exchange: Exchange, state: State, block: Cohort, asks: Asks = "learn", tune: int = 0) -> bytes:
+        client = int(block.index[0])
+        number = next(k for k, each in enumerate(self.method.at(state.round)) if each is exchange)
         facts = LetterFacts(
+            asks=asks,
+            exchange=number,
+            tune=tune,
             run=self.run,
-            client=int(block.index[0]),
+            client=client,
             clients=block.n_clients,
             seed=block.seed,
             round=block.round,
@@ -118,74 +247,137 @@ class Nodes:
             effort=float(block.effort[0]),
             might=block.might,
             count=None if block.count is None else float(block.count[0]),
-            last=list(self.used[client]) if (client := int(block.index[0])) in self.used else None,
+            last=list(self.used[client]) if client in self.used else None,
+            heard=self._heard(exchange, client),
         )
-        return Letter(facts, receive(exchange, state, block))
+        return Letter(facts, self._received(exchange, state, block)).packed()
 
-    def _replies(self, exchange: Exchange, cohort: Cohort, letters: Mapping[int, bytes]) -> dict[int, Reply]:
-        """What came in time and is good; what is not is noted."""
-        good: dict[int, Reply] = {}
-        waiting = {client: digest(data) for client, data in letters.items()}
-        expected = self.expected(exchange)
-        self.post.send(letters)
+    # What differs where letters are sealed.
+
+    def _heard(self, exchange: Exchange, client: int) -> list[int]:
+        """Who came, of those beside a client, when its last reply was used: only where letters are sealed."""
+        return []
+
+    def _received(self, exchange: Exchange, state: State, block: Cohort) -> Stacks:
+        """What comes down to a client."""
+        return receive(exchange, state, block)
+
+    def _fits(self, client: int, sent: Stacks, expected: Shapes, cohort: Cohort) -> bool:
+        """Whether a reply has the names, shapes and types that it should have."""
+        return fits(sent, expected)
+
+    def _most(self, expected: Shapes) -> int:
+        """Bytes of a reply."""
+        return most_bytes(expected)
+
+    def _taken(self, cohort: Cohort, good: Mapping[int, Reply]) -> None:
+        """All that came in an exchange, in the order in which it is mixed, before any of it is."""
+
+    def _gathered(self, letters: Mapping[int, Sequence[bytes]]) -> dict[str, bytes]:
+        """Replies to letters, by the letters' digests: those that were answered ahead, and those that come in time."""
+        found: dict[str, bytes] = {}
+        waiting: dict[int, dict[str, bytes]] = {}
+        for client, each in letters.items():
+            for letter in each:
+                name = digest(letter)
+                if name not in self._ahead:
+                    waiting.setdefault(client, {})[name] = letter
+                elif (known := self._ahead[name]) is not None:
+                    found[name] = known
+        if waiting:
+            self.post.send({client: list(each.values()) for client, each in waiting.items()})
         end = self.clock() + self.deadline
         while waiting:
             for client, data in self.post.fetch():
-                if client not in waiting:
-                    continue  # twice, late from another exchange, or never asked
-                what, reply = self._judged(client, data, waiting[client], expected, cohort)
-                if what == "another":
-                    continue  # a late reply to an earlier letter: the one that was asked for may still come
-                del waiting[client]
-                self.missed.pop(client, None)
-                if what == "used" and reply is not None:
-                    good[client], self.used[client] = reply, (cohort.round, cohort.turn)
-                self.notes.append(Note(cohort.round, cohort.turn, client, what, digest(data) if what == "used" else ""))
+                answered = _answers(data, waiting.get(client, {}))
+                for name in answered:
+                    found[name] = data
+                    del waiting[client][name]
+                    self.missed.pop(client, None)
+                if client in waiting and not waiting[client]:
+                    del waiting[client]
             if not waiting or self.clock() >= end:
                 break
             self.rest(min(POLL, max(0.0, end - self.clock())))
         for client in waiting:
             self.missed[client] = self.missed.get(client, 0) + 1
-            self.notes.append(Note(cohort.round, cohort.turn, client, "late"))
+        return found
+
+    def _noted(
+        self, client: int, letter: bytes, replies: Mapping[str, bytes], expected: Shapes, cohort: Cohort
+    ) -> Reply | None:
+        """A reply that is good; what became of the letter is noted in any case."""
+        what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
+        good = reply if what == "used" else None
+        if good is not None:
+            self.used[client] = (cohort.round, cohort.turn)
+        self.notes.append(Note(cohort.round, cohort.turn, client, what))
         return good
 
-    def _judged(
-        self, client: int, data: bytes, letter: str, expected: Shapes, cohort: Cohort
-    ) -> tuple[str, Reply | None]:
+    def _judged(self, client: int, data: bytes | None, expected: Shapes, cohort: Cohort) -> tuple[str, Reply | None]:
         """What a reply is, and the reply where it can be read."""
+        if data is None:
+            return "late", None
         try:
-            reply = Reply.read(data, most_bytes(expected))
+            reply = Reply.read(data, self._most(expected))
         except Spoiled:
             return "spoiled", None
         facts = reply.facts
-        if facts.letter != letter:
-            return "another", None
         if facts.code != "ok":
-            return ("refused" if facts.code == "refused" else "failed"), None
+            return facts.code, None
         mine = (facts.run, facts.client, facts.round, facts.turn) == (self.run, client, cohort.round, cohort.turn)
-        if not mine or facts.examples != int(self.sizes[client]) or not fits(reply.sent, expected):
+        if (
+            not mine
+            or facts.examples != int(self.sizes[client])
+            or not self._fits(client, reply.sent, expected, cohort)
+        ):
             return "spoiled", None
         if not bool(finite(reply.sent, 1).all()):
-            return "not finite", None
+            return "not finite", reply
         if any(float(rows.double().norm()) > self.bound for rows in reply.sent.values() if rows.is_floating_point()):
             return "too long", None
         return "used", reply
 
+    def _expected(self, exchange: Exchange, state: State) -> Shapes:
+        """What a client sends in an exchange, found by a visit of the first client with a step on zeros."""
+        key = (id(exchange), *(len(rows) for rows in state.centers.values()))
+        if key not in self._shapes:
+            self._shapes[key] = self._rehearsed(exchange, state)
+        return self._shapes[key]
 
-def rehearsed(exchange: Exchange, state: State, kept: Stacks, task: Task, examples: Split) -> Shapes:
-    """What a client sends in an exchange, found by a visit of the first client with a step on an example or two.
+    def _rehearsed(self, exchange: Exchange, state: State) -> Shapes:
+        train, one = self.clients.federation.train, torch.ones(1, dtype=torch.float64)
+        first = int((train.sizes > 0).nonzero()[0, 0])
+        few = Cohort(
+            torch.tensor([first]), train.sizes[first : first + 1].clamp(max=2), LEAST * one, len(self.sizes), 0, 0
+        )
+        few = replace(few, round=state.round)
+        device = self.clients.task.device
+        kept = {name: rows.to(device) for name, rows in self.begins.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said of the real ones, where they are
+            sent, _ = visit(exchange, receive(exchange, state, few), kept, self._looped, few)
+        return shapes_of({name: rows.cpu() for name, rows in sent.items()})
 
-    The examples need only look like the nodes' own: zeros will do.
-    """
-    n = len(examples.sizes)
-    first, one = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
-    few = Cohort(first, examples.sizes[:1], LEAST * one, n, 0, state.round)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said of the real ones, where they are
-        sent, _ = visit(exchange, receive(exchange, state, few), kept, Looped(task, examples), few)
-    return shapes_of(sent)
+    @cached_property
+    def _looped(self) -> Looped:
+        return Looped(self.clients.task, self.clients.federation.train)
 
 
-def without_kept(state: State) -> State:
-    """A state as a center has it: what clients keep is theirs."""
-    return replace(state, kept={})
+def in_order(cohort: Cohort) -> list[Cohort]:
+    """Blocks of one, in the order in which a simulation learns them: most work first."""
+    work = cohort.sizes * cohort.effort
+    return list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(1))
+
+
+def _answers(data: bytes, waiting: Mapping[str, bytes]) -> list[str]:
+    """Which letters a reply answers: the one it names; one that cannot be read, all that its client was sent."""
+    try:
+        name = Reply.named(data)
+    except Spoiled:
+        return list(waiting)
+    return [name] if name in waiting else []  # late from another exchange, twice, or never asked
+
+
+def _of(part: Part, numbers: Stacks) -> dict[str, float]:
+    return {name.removeprefix(f"{part}/"): float(value) for name, value in numbers.items() if name.startswith(part)}

@@ -1,7 +1,7 @@
 """What travels between a center and a node: numbers by name, and facts that say what they are for.
 
-    letter   center -> node     what a client receives in an exchange, and who it is there
-    reply    node -> center     what it sends; or a code that says why it does not
+    letter   center -> node     what a client receives, to learn from it or to score it, and who it is there
+    reply    node -> center     what it sends, or its scores; or a code that says why it does not
 
 Both are bytes: a length, the facts as JSON, the tensors as safetensors. Nothing is executed, nothing is unpickled, and
 no text of an error travels. Whoever reads one checks all of it before any of it is used.
@@ -24,9 +24,9 @@ from torch import Tensor
 from ..language.files import parsed
 from ..stacks.stack import Stacks, aligned
 
-FACTS = 1 << 16  # bytes of the facts
-VERSION = 1
-Code = Literal["ok", "refused", "failed", "busy"]
+FACTS = 1 << 20  # bytes of the facts
+Code = Literal["ok", "refused", "failed"]
+Asks = Literal["learn", "place", "score"]  # place: it answers, and nothing is remembered of it, here or there
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]  # name: shape and dtype, as torch says it
 
 
@@ -40,6 +40,9 @@ class LetterFacts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     version: Literal[1] = 1
+    asks: Asks = "learn"
+    exchange: int = Field(ge=0, lt=1 << 10)  # of those of the round
+    tune: int = Field(default=0, ge=0, le=1 << 20)  # epochs of fine-tuning before it is scored
     run: str = Field(max_length=64)  # the name of the run
     client: int = Field(ge=0, lt=1 << 31)  # its number there
     clients: int = Field(ge=1, lt=1 << 31)  # how many there are
@@ -50,6 +53,9 @@ class LetterFacts(BaseModel):
     might: int | None = Field(default=None, ge=0, lt=1 << 31)
     count: float | None = Field(default=None, allow_inf_nan=False)
     last: list[int] | None = Field(default=None, min_length=2, max_length=2)  # round and turn of its last used reply
+    heard: list[int] = Field(
+        default=[], max_length=1 << 16
+    )  # where letters are sealed: who came then, of those beside it
 
 
 class ReplyFacts(BaseModel):
@@ -76,12 +82,12 @@ class Letter:
 
     def packed(self) -> bytes:
         """As bytes."""
-        return _packed(self.facts, self.received)
+        return packed(self.facts, self.received)
 
     @staticmethod
     def read(data: bytes, most: int) -> Letter:
         """From bytes, at most `most` of them."""
-        facts, tensors = _read(data, LetterFacts, most)
+        facts, tensors = unpacked(data, LetterFacts, most)
         return Letter(facts, tensors)
 
 
@@ -94,12 +100,17 @@ class Reply:
 
     def packed(self) -> bytes:
         """As bytes."""
-        return _packed(self.facts, self.sent)
+        return packed(self.facts, self.sent)
+
+    @staticmethod
+    def named(data: bytes) -> str:
+        """The digest of the letter that a reply says it answers; its numbers are not looked at."""
+        return str(_facts(data, ReplyFacts)[0].letter)
 
     @staticmethod
     def read(data: bytes, most: int) -> Reply:
         """From bytes, at most `most` of them."""
-        facts, tensors = _read(data, ReplyFacts, most)
+        facts, tensors = unpacked(data, ReplyFacts, most)
         return Reply(facts, tensors)
 
 
@@ -130,20 +141,30 @@ def most_bytes(expected: Shapes) -> int:
     return 4 + FACTS + (1 << 12) + 512 * len(expected) + numbers
 
 
-def _packed(facts: BaseModel, tensors: Stacks) -> bytes:
+def packed(facts: BaseModel, tensors: Stacks) -> bytes:
+    """Facts and tensors as bytes."""
     head = json.dumps(facts.model_dump(), sort_keys=True, allow_nan=False).encode()
     body = save({name: rows.detach().cpu().contiguous() for name, rows in sorted(tensors.items())})
     return struct.pack(">I", len(head)) + head + body
 
 
-def _read(data: bytes, form: type[Any], most: int) -> tuple[Any, Stacks]:
+def unpacked(data: bytes, form: type[Any], most: int) -> tuple[Any, Stacks]:
+    """Facts of a form, and tensors, from at most so many bytes."""
     if len(data) > most:
         raise Spoiled(f"{len(data):,} bytes, more than {most:,}")
+    facts, n = _facts(data, form)
+    try:
+        tensors: dict[str, Tensor] = load(data[n:])
+    except (SafetensorError, ValueError, OverflowError, RuntimeError, KeyError, TypeError) as error:
+        raise Spoiled("numbers that cannot be read") from error
+    return facts, aligned(tensors)
+
+
+def _facts(data: bytes, form: type[Any]) -> tuple[Any, int]:
+    """Facts of a form, and where they end."""
     if len(data) < 4 or not 0 < (n := struct.unpack(">I", data[:4])[0]) <= min(FACTS, len(data) - 4):
         raise Spoiled("no facts")
     try:
-        facts = form.model_validate(parsed(data[4 : 4 + n]))
-        tensors: dict[str, Tensor] = load(data[4 + n :])
-    except (ValidationError, SafetensorError, ValueError, OverflowError, RuntimeError, KeyError, TypeError) as error:
-        raise Spoiled("facts or numbers that cannot be read") from error
-    return facts, aligned(tensors)
+        return form.model_validate(parsed(data[4 : 4 + n])), 4 + n
+    except (ValidationError, ValueError, OverflowError, TypeError) as error:
+        raise Spoiled("facts that cannot be read") from error

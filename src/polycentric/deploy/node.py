@@ -5,6 +5,9 @@
 and nothing else: the same letter twice gives the same bits twice. What is kept is written under (round, turn) before a
 reply leaves. The letter says which reply was used last, because one that was lost has changed nothing for the others,
 and a center that was killed goes on from its last checkpoint: so a few versions stay.
+
+Nothing that a center asks is taken for granted: what exceeds what the node agreed to is refused, and so are more than a
+few different letters for one exchange, by which a center could learn more of the examples than the rounds tell.
 """
 
 from __future__ import annotations
@@ -16,31 +19,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load, save_file
-from torch import Tensor
 
-from ..data import Split
 from ..language.files import read_bytes
-from ..learn import Executor, Looped
-from ..method import Method
-from ..round import visit
+from ..method import Exchange
+from ..round import opened, visit
 from ..runs.checkpoint import renamed
+from ..runs.evaluate import scored_rows, tuned
+from ..runs.loop import Run, trainer_of
+from ..runs.metrics import Scores
+from ..runs.observers import Part
 from ..stacks.cohort import Cohort
-from ..stacks.stack import Stacks, aligned
-from ..tasks.task import Task
-from .letters import Code, Letter, Reply, ReplyFacts, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from ..stacks.stack import Stacks, aligned, take
+from .letters import Code, Letter, LetterFacts, Reply, ReplyFacts, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
 
-VERSIONS = 2  # of what was kept, older than the one that was used last: for a center that has lost a round
+VERSIONS = 3  # of what was kept, older than the one that was used last: for a center that has lost a round
+DIFFERENT = 3  # letters for one exchange: a center that was killed may have heard others the second time
+PLACING = 1 << 10  # letters that only ask where a client belongs are counted apart
+PARTS: tuple[Part, ...] = ("test", "valid")
 NAME = re.compile(r"kept-(\d{10})-(\d{4})\.safetensors")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a node has agreed to when it joined: whatever exceeds it is refused."""
-
-    rounds: int = 1 << 31
-    run: str = ""  # the only run it takes part in; empty: any
+LINE = re.compile(r"(\d{1,10}) (\d{1,4}) ([0-9a-f]{64})")
 
 
 @dataclass(eq=False)
@@ -50,6 +50,7 @@ class Keeper:
     begins: Stacks  # (1, width) each: before the first letter
     folder: Path | None = None
     _held: dict[tuple[int, int], Stacks] = field(default_factory=dict)
+    _asked: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # exchange: letters that were answered
 
     def after(self, last: tuple[int, int] | None) -> Stacks:
         """As it was after an exchange; None: at the beginning."""
@@ -71,6 +72,23 @@ class Keeper:
             renamed(self._path(round, turn), lambda temporary: save_file(tensors, str(temporary)))
         for key in [key for key in self._keys() if last is not None and key < last][:-VERSIONS]:
             self._forget(key)
+
+    def ask(self, round: int, turn: int, letter: str) -> None:
+        """Count a letter; refuse one more than a few different ones for the same exchange."""
+        if not self._asked and self.folder is not None and (path := self.folder / "letters").is_file():
+            for line in read_bytes(path).decode("ascii", "replace").splitlines():
+                if found := LINE.fullmatch(line):  # a line that was half written when the power went is none
+                    self._asked.setdefault((int(found[1]), int(found[2])), []).append(found[3])
+        known = self._asked.setdefault((round, turn), [])
+        if letter in known:
+            return
+        if len(known) >= DIFFERENT:
+            raise Spoiled(f"more than {DIFFERENT} different letters for one exchange")
+        known.append(letter)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "letters").open("a") as file:
+                file.write(f"{round} {turn} {letter}\n")
 
     def _keys(self) -> list[tuple[int, int]]:
         if self.folder is None:
@@ -102,23 +120,22 @@ class Node:
     """Answers letters from its own examples.
 
     Arguments:
-        method: as the center has it, fitted to model and number of clients.
-        task: the model and its loss.
-        x, y: the node's own training examples.
+        run: prepared from the same settings as the center's, with this client's examples and nobody else's.
+        client: its number there.
         keeper: what it keeps.
-        limits: what it has agreed to.
-        executor: how a step is taken; the looped one where none is said.
+        name: of the run; a letter of another one is refused.
+        shows: whether it tells its scores.
         log: told what goes wrong here, and nobody else is.
+        model: a file for the model that the client ends with; None: it is not left here.
     """
 
-    method: Method
-    task: Task
-    x: Tensor
-    y: Tensor
+    run: Run
+    client: int
     keeper: Keeper
-    limits: Limits = Limits()
-    executor: Callable[[Task, Split], Executor] = Looped
+    name: str
+    shows: bool = True
     log: Callable[[str], None] = lambda line: None
+    model: Path | None = None  # where the model that the client ends with is left
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a letter; no exception gets out of here, and no words about one."""
@@ -127,56 +144,120 @@ class Node:
             letter = Letter.read(data, self._most)
         except Spoiled as error:
             self.log(f"a letter was refused: {error}")
-            return Reply(
-                ReplyFacts(run="", client=0, round=0, turn=0, letter=who, examples=0, code="refused"), {}
-            ).packed()
+            return refusal(who)
         code: Code = "ok"
         sent: Stacks = {}
+        facts = letter.facts
         try:
-            sent = self._sent(letter)
+            exchange = self._checked(letter)
+            sent = self._scores(letter, exchange) if facts.asks == "score" else self._sent(letter, exchange, who)
         except Spoiled as error:
             code = "refused"
-            self.log(f"round {letter.facts.round}: refused: {error}")
+            self.log(f"round {facts.round}: refused: {error}")
         except Exception as error:  # the user's model, the disk: the center is told that it failed, and no more
             code = "failed"
-            self.log(f"round {letter.facts.round}: {type(error).__name__}: {error}")
-        facts = letter.facts
+            self.log(f"round {facts.round}: {type(error).__name__}: {error}")
         told: dict[str, Any] = {"run": facts.run, "client": facts.client, "round": facts.round, "turn": facts.turn}
-        return Reply(ReplyFacts(**told, letter=who, examples=len(self.x), code=code), sent).packed()
+        examples = int(self.run.federation.train.sizes[self.client])
+        return Reply(ReplyFacts(**told, letter=who, examples=examples, code=code), sent).packed()
 
-    def _sent(self, letter: Letter) -> Stacks:
-        facts = letter.facts
-        if facts.round >= self.limits.rounds:
-            raise Spoiled(f"round {facts.round}, and {self.limits.rounds} were agreed to")
-        if self.limits.run and facts.run != self.limits.run:
-            raise Spoiled("another run than was agreed to")
-        exchanges = self.method.at(facts.round)
-        if facts.turn >= len(exchanges):
-            raise Spoiled(f"exchange {facts.turn} of {len(exchanges)}")
-        exchange = exchanges[facts.turn]
-        if set(letter.received) != set(exchange.receives):
+    def _checked(self, letter: Letter) -> Exchange:
+        """The exchange that a letter is of, where all of it is as it should be."""
+        facts, method = letter.facts, self.run.method
+        if (facts.run, facts.client, facts.clients) != (self.name, self.client, self.run.federation.n_clients):
+            raise Spoiled("another run or client than was agreed to")
+        if facts.seed != self.run.clients.seed:
+            raise Spoiled("another seed than was agreed to")
+        last = self.run.settings.rounds - (facts.asks == "learn")
+        if facts.round > last:
+            raise Spoiled(f"round {facts.round}, and {self.run.settings.rounds} were agreed to")
+        exchanges = method.at(facts.round)
+        if facts.exchange >= len(exchanges) or (facts.asks == "learn" and facts.turn != facts.exchange):
+            raise Spoiled(f"exchange {facts.exchange} of {len(exchanges)}, turn {facts.turn}")
+        exchange = exchanges[facts.exchange]
+        if set(letter.received) != self._names(exchange, facts):
             raise Spoiled("other names than the method sends down")
         if any(rows.dim() != 2 or len(rows) != 1 for rows in letter.received.values()):
             raise Spoiled("numbers of another shape than the method sends down")
         if any(not bool(rows.isfinite().all()) for rows in letter.received.values() if rows.is_floating_point()):
             raise Spoiled("a number that is not finite")
-        cohort = self._cohort(letter)
-        last = None if facts.last is None else (facts.last[0], facts.last[1])
+        return exchange
+
+    def _sent(self, letter: Letter, exchange: Exchange, who: str) -> Stacks:
+        facts, last = letter.facts, self._last(letter)
         kept = self.keeper.after(last)
-        run = self.executor(self.task, self._split(facts.client, facts.clients))
-        device = self.task.device
-        received = {name: rows.to(device) for name, rows in letter.received.items()}
-        sent, mine = visit(exchange, received, {name: rows.to(device) for name, rows in kept.items()}, run, cohort)
-        if all(bool(rows.isfinite().all()) for rows in (sent | mine).values()):
-            self.keeper.write(facts.round, facts.turn, kept | mine, last)  # what is not finite is left out there, too
+        self.keeper.ask(facts.round, facts.exchange + PLACING * (facts.asks == "place"), who)
+        received = self._here(self._received(letter, exchange, kept))
+        sent, mine = visit(exchange, received, self._here(kept), self.run.clients.run, self._cohort(letter))
+        if facts.asks == "learn" and all(bool(rows.isfinite().all()) for rows in (sent | mine).values()):
+            # what is not finite is left out there, too
+            self.keeper.write(facts.round, facts.turn, self._remembered(kept | mine, received, sent), last)
+        return self._outgoing(sent, letter, exchange)
+
+    # What differs where letters are sealed.
+
+    def _names(self, exchange: Exchange, facts: LetterFacts) -> set[str]:
+        """Of what comes down."""
+        return set(exchange.receives)
+
+    def _received(self, letter: Letter, exchange: Exchange, kept: Stacks) -> Stacks:
+        """What the client receives, from what came down."""
+        return letter.received
+
+    def _remembered(self, kept: Stacks, received: Stacks, sent: Stacks) -> Stacks:
+        """What it keeps of an exchange."""
+        return kept
+
+    def _outgoing(self, sent: Stacks, letter: Letter, exchange: Exchange) -> Stacks:
+        """What goes up."""
         return sent
+
+    def _scores(self, letter: Letter, exchange: Exchange) -> Stacks:
+        """How well the model in use does on this client's own examples: numbers for each part of them."""
+        if not self.shows:
+            raise Spoiled("scores are not told here")
+        clients, cohort, train = self.run.clients, self._cohort(letter), trainer_of(self.run.method)
+        kept = self.keeper.after(self._last(letter))
+        received = self._received(letter, exchange, kept)
+        rows = opened(exchange, self._here(kept) | self._here(received), clients.run, cohort)
+        if letter.facts.round == self.run.settings.rounds and self.model is not None:
+            self._leave(rows)
+        if letter.facts.tune and train is not None:
+            rows = tuned(rows, clients, cohort, train.tuning(letter.facts.tune))
+        found: Stacks = {}
+        for part in PARTS:
+            scores = scored_rows(rows, clients, getattr(clients.federation, part), cohort)
+            found |= {
+                f"{part}/{name}": torch.tensor([[value]], dtype=torch.float64)
+                for name, value in as_numbers(scores, self.client)
+            }
+        return found
+
+    def _leave(self, rows: Stacks) -> None:
+        """The client's own model, layer by layer, as a safetensors file."""
+        assert self.model is not None
+        task = self.run.clients.task
+        tensors = {
+            k: t.detach().cpu().contiguous().clone()
+            for k, t in task.loaded({n: rows[n][0] for n in task.names}).state_dict().items()
+        }
+        self.model.parent.mkdir(parents=True, exist_ok=True)
+        renamed(self.model, lambda temporary: save_file(tensors, str(temporary)))
+        self.log(f"the model of run {self.name} is in {self.model}")
+
+    def _last(self, letter: Letter) -> tuple[int, int] | None:
+        last = letter.facts.last
+        return None if last is None else (last[0], last[1])
+
+    def _here(self, stacks: Stacks) -> Stacks:
+        return {name: rows.to(self.run.clients.task.device) for name, rows in stacks.items()}
 
     def _cohort(self, letter: Letter) -> Cohort:
         facts = letter.facts
         count = None if facts.count is None else torch.tensor([facts.count], dtype=torch.float64)
         return Cohort(
             torch.tensor([facts.client]),
-            torch.tensor([len(self.x)]),
+            self.run.federation.train.sizes[facts.client : facts.client + 1],
             torch.tensor([facts.effort], dtype=torch.float64),
             facts.clients,
             facts.seed,
@@ -186,16 +267,44 @@ class Node:
             count,
         )
 
-    def _split(self, client: int, clients: int) -> Split:
-        """The node's examples as those of one client among all, the others having none."""
-        offset = torch.zeros(clients + 1, dtype=torch.int64)
-        offset[client + 1 :] = len(self.x)
-        return Split(self.x, self.y, offset)
-
     @property
     def _most(self) -> int:
         """Bytes of a letter: of the exchange that sends most down."""
-        width = self.task.width
-        names = max((len(exchange.receives) for exchange in self.method.exchanges), default=1)
-        shapes: Shapes = {str(k): ((1, 2 * width + (1 << 16)), "torch.float64") for k in range(names)}
+        width = self.run.clients.task.width
+        names = max((len(exchange.receives) for exchange in self.run.method.exchanges), default=1)
+        rows = max(1, self.run.method.starts(self.run.federation.n_clients))
+        shapes: Shapes = {str(k): ((1, 2 * rows * width + (1 << 16)), "torch.float64") for k in range(names)}
         return most_bytes(shapes)
+
+
+def begins_of(run: Run, client: int) -> Stacks:
+    """What a client keeps before its first letter."""
+    return take(run.state.kept, torch.tensor([client]))
+
+
+def refusal(letter: str) -> bytes:
+    """The reply to what cannot be read."""
+    return Reply(ReplyFacts(run="", client=0, round=0, turn=0, letter=letter, examples=0, code="refused"), {}).packed()
+
+
+def as_numbers(scores: Scores, client: int) -> list[tuple[str, float]]:
+    """One client's scores as numbers by name, float64; what is pooled over clients is none of them."""
+    plain = [(name, float(getattr(scores, name)[client])) for name in ("count", "loss", "accuracy", "f1")]
+    return plain + [(f"mark/{name}", float(mark.values[client])) for name, mark in scores.marks.items()]
+
+
+def from_numbers(like: Scores, found: dict[int, dict[str, float]]) -> Scores:
+    """Scores of all clients from what some of them told; `like` has the names, and everybody's number."""
+    n = len(like.count)
+
+    def each(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        values = np.full(n, np.nan)
+        for client, numbers in found.items():
+            values[client] = numbers[name]
+        return values
+
+    count = np.nan_to_num(each("count")).astype(np.int64)
+    marks = {
+        name: type(mark)(each(f"mark/{name}"), mark.lower_is_better, mark.root) for name, mark in like.marks.items()
+    }
+    return Scores(count, each("loss"), each("accuracy"), each("f1"), float("nan"), marks=marks)

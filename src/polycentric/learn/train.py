@@ -101,6 +101,10 @@ class Train(Learner):
         """Itself, without what it remembers or hides: what is tuned stays at home. None for a part of a model."""
         return None if self.part else replace(self, inertia=0.0, hide=None) if self.inertia or self.hide else self
 
+    def tuning(self, epochs: int) -> Train:
+        """The same for so many epochs at one client alone: nothing ties it to what others have."""
+        return replace(self, epochs=epochs, steps=None, terms=(), decay=1.0)
+
     @property
     def hides(self) -> bool:  # type: ignore[override]
         """Where examples are clipped, or noise is added."""

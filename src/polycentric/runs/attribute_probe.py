@@ -31,7 +31,7 @@ RATE, RIDGE = 0.01, 1e-3
 def probed(method: Method, state: State, clients: Simulation) -> dict[str, float]:
     """AUC of both judges; empty where there is no second model, or one of the splits has only one value."""
     data = clients.federation
-    if not clients.task.auxiliary:
+    if not clients.task.auxiliary or data.absent:
         return {}
     (h, z), (new, there) = (_represented(method, state, clients, split) for split in (data.train, data.test))
     if len(torch.unique(z)) < 2 or len(torch.unique(there)) < 2:

@@ -5,7 +5,7 @@ A client's model is always `down @ centers` together with what it keeps; its sco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ..data import Split
 from ..errors import require
 from ..learn import Gradient, Train
 from ..method import Exchange, Method, State
-from ..round import opened, receive
+from ..round import Answer, opened, receive
 from ..simulate.clients import Simulation
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, take, to_device_of, write
@@ -28,6 +28,7 @@ from ..tasks.task import Task
 from ..topology import inner_products
 from .metrics import Integers, Mark, Reals, Scores, mean_by_client, score, score_labels, score_numbers
 
+Ask = Callable[[Exchange, State, Cohort], Iterable[Answer]]
 CHUNK = 4096  # examples of one model at once
 FEW = 1000  # centers whose inner products are all computed
 MOST = 1 << 22  # products of two centers' numbers at once
@@ -56,7 +57,7 @@ def histograms(method: Method, state: State, clients: Simulation, split: Split) 
     `gate_share_0` is the share of examples with a(x) in [0, 0.1), `gate_share_9` that with a(x) in [0.9, 1].
     """
     found: dict[str, float] = {}
-    if not clients.task.shares or not len(split):
+    if not clients.task.shares or not len(split) or clients.federation.absent:
         return found
     state = assign_newcomers(method, state, clients)
     for part in clients.task.shares:
@@ -194,17 +195,22 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
 
 
 def assign_newcomers(method: Method, state: State, clients: Simulation) -> State:
-    """The state in which everybody has found a place, also those who are held out of training.
+    """The state in which everybody has found a place, also those who are held out of training."""
+    greets = any(exchange.topology.greets for exchange in method.at(state.round))
+    _refuse_absent(clients, greets and bool((clients.federation.train.sizes > 0).any()))
+    return greeted(method, state, all_clients(clients, state), clients.answers)
+
+
+def greeted(method: Method, state: State, everyone: Cohort, ask: Ask) -> State:
+    """The state in which everybody has found a place.
 
     An exchange that sends nothing to be mixed only finds out something about its clients: here it is done for all who
     have training examples, and forgotten again.
     """
     for exchange in method.at(state.round):
         if exchange.topology.greets:
-            everyone = all_clients(clients, state)
             cohort = exchange.select(state.memory, everyone[everyone.sizes > 0])
-            _refuse_absent(clients, len(cohort.index) > 0)
-            place, answers = exchange.topology.place, clients.answers(exchange, state, cohort)
+            place, answers = exchange.topology.place, ask(exchange, state, cohort)
             notes = [(a.block.index, place(state.memory, a.block, state.centers, a.sent)) for a in answers]
             state = replace(state, memory=write(state.memory, notes))
     return state
@@ -321,6 +327,8 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
 
 def _one_model(method: Method, state: State, clients: Simulation) -> bool:
     exchange = method.in_use(state.round)
+    if clients.federation.absent:
+        return False
     whole = not exchange.unpack and not state.kept.keys() & set(clients.task.names)
     return exchange.topology.averages and len(state.centers["model"]) > 1 and whole
 
@@ -361,14 +369,28 @@ def _predictions(
         return
     by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
     for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
-        rows = held(exchange, state, clients, block)
-        trainable = block.sizes > 0
-        if fine_tune is not None and bool(trainable.any()):
-            rows = rows | {"start": rows["model"]}
-            tuned = clients.run(fine_tune, take(rows, trainable), block[trainable])
-            here = (to_device_of(rows["model"], trainable),)
-            rows = rows | {n: rows[n].index_put(here, new) for n, new in tuned.items()}
-        yield from _rectangles({n: rows[n] for n in clients.task.names}, clients, split, block, part)
+        rows = tuned(held(exchange, state, clients, block), clients, block, fine_tune)
+        yield from _rectangles(rows, clients, split, block, part)
+
+
+def tuned(rows: Stacks, clients: Simulation, block: Cohort, fine_tune: Train | None) -> Stacks:
+    """What clients have after some training of their own; those without training examples, as they were."""
+    trainable = block.sizes > 0
+    if fine_tune is None or not bool(trainable.any()):
+        return rows
+    rows = rows | {"start": rows["model"]}
+    learned = clients.run(fine_tune, take(rows, trainable), block[trainable])
+    here = (to_device_of(rows["model"], trainable),)
+    return rows | {n: rows[n].index_put(here, new) for n, new in learned.items()}
+
+
+@torch.no_grad()
+def scored_rows(rows: Stacks, clients: Simulation, split: Split, block: Cohort) -> Scores:
+    """The scores of what a block of clients has, on their own examples; of others there are none."""
+    scores = scored(clients, split, _rectangles(rows, clients, split, block, ""))
+    for part in clients.task.answers:
+        scores = scores.beside(part, scored(clients, split, _rectangles(rows, clients, split, block, part)))
+    return scores
 
 
 def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
@@ -391,6 +413,7 @@ def _rectangles(
     rows: Stacks, clients: Simulation, split: Split, block: Cohort, part: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Of clients in falling order of their examples; those who have no more leave from the end."""
+    rows = {name: rows[name] for name in clients.task.names}
     sizes, first, begin = split.sizes[block.index], split.first[block.index], 0
     while n := int((sizes > begin).sum()):
         place = torch.arange(begin, min(begin + max(1, RECTANGLE // n), int(sizes.max())))

@@ -28,9 +28,9 @@ from ..data import Federation, Split
 from ..errors import Diverged, Lost, unknown
 from ..learn import Train
 from ..method import Method, State
-from ..round import Trip, run_round
+from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
-from ..simulate.clock import Clock, Punctual, Traffic, load_of, traffic
+from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
 from ..tasks.metric import better_of
 from .checkpoint import Tally
@@ -40,7 +40,7 @@ from .guarantee import check_promise, so_far
 from .idle import warn_idle
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
-from .observers import Moment, Observer, in_use, observers
+from .observers import Moment, Observer, Remote, in_use, observers
 from .serving import holder, personal, warn_held_out
 from .settings import Settings
 from .stopping import Target, rules
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .export import Exported
     from .newcomers import Elsewhere, Fits
     from .predict import Predictions
+    from .record import Exchanges
 
 
 class Callback:
@@ -94,6 +95,8 @@ class Run:
     best: State | None = field(default=None, repr=False)  # on the validation split
     objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
     unseen: Unseen | None = field(default=None, repr=False)  # how devices that were never seen are served, at the end
+    remote: Remote | None = field(default=None, repr=False)  # who answers, where the examples are elsewhere
+    record: Exchanges | None = field(default=None, repr=False)  # what every exchange comes to, where it is written
 
     @property
     def federation(self) -> Federation:
@@ -104,10 +107,11 @@ class Run:
     def now(self) -> Moment:
         """The run as observers see it; what they have found out about one state is kept with it."""
         if self._moment is None or self._moment.state is not self.state:
-            self._moment = Moment(self.method, self.clients, self.state, self.tally)
+            self._moment = Moment(self.method, self.clients, self.state, self.tally, remote=self.remote)
         return self._moment
 
     _moment: Moment | None = field(default=None, init=False, repr=False)
+    _since: float = field(default=0.0, init=False, repr=False)  # when the last round ended
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -181,7 +185,7 @@ class Run:
             return self._go()
 
     def _go(self) -> Run:
-        began = time.monotonic()
+        began = self._since = time.monotonic()
         if self.state.round < self.settings.rounds:
             warn_idle(self)
             check_promise(self)
@@ -217,29 +221,28 @@ class Run:
 
     def _round(self) -> tuple[Trip, ...]:
         before, width = self.state, self.clients.task.width
-        heard = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
-        after, made = run_round(self.method, before, heard)
+        here = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
+        heard: Clients = self.remote or here
+        after, made = run_round(self.method, before, heard if self.record is None else self.record.over(heard))
         trips = tuple(made)
         self.clients.ranks.check(after)
-        tally, late = self._account(trips)
+        since, self._since = self._since, time.monotonic()
+        tally, late = self._account(trips, self._since - since)
         check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
         self.state, self.tally = self.stored(after), tally
         if self.settings.evaluates(after.round):
             self._evaluate(trips)
         return trips
 
-    def _account(self, trips: Sequence[Trip]) -> tuple[Tally, list[int]]:
-        """What a round adds to the tally; and how many answers were late in each of its exchanges."""
+    def _account(self, trips: Sequence[Trip], seconds: float) -> tuple[Tally, list[int]]:
+        """What a round of so many seconds adds to the tally; and how many were late in each of its exchanges."""
         loads = [load_of(trip, self.clients.task.width) for trip in trips]
         late = [int(self.clock.late(load).sum()) for load in loads]
+        late = late if self.remote is None else [self.remote.silent(trip) for trip in trips]
         moved = [traffic(trip, self.clock.broadcast, load) for trip, load in zip(trips, loads, strict=True)]
         total, tally = sum(moved, start=Traffic()), self.tally
         times = tally.clients_times(self.federation.n_clients)
-        for load in loads:
-            times = self.clock.advance(times, load)
-        if not any(len(load.cohort) for load in loads):
-            everyone = self.clients.everyone(self.state.round)
-            times = self.clock.pause(times, [replace(load, cohort=everyone) for load in loads])
+        times = self._simulated(times, loads) if self.remote is None else times + seconds  # time is real there
         took = torch.zeros(self.federation.n_clients, dtype=torch.int64) if tally.took is None else tally.took.clone()
         took[torch.cat([trip.arrived.index for trip in trips])] += 1
         grown = replace(
@@ -256,8 +259,17 @@ class Run:
         )
         return grown, late
 
+    def _simulated(self, times: Tensor, loads: Sequence[Load]) -> Tensor:
+        """When every client is done, by the clock of a simulation."""
+        for load in loads:
+            times = self.clock.advance(times, load)
+        if not any(len(load.cohort) for load in loads):
+            everyone = self.clients.everyone(self.state.round)
+            times = self.clock.pause(times, [replace(load, cohort=everyone) for load in loads])
+        return times
+
     def _evaluate(self, trips: tuple[Trip, ...]) -> None:
-        now = self._moment = Moment(self.method, self.clients, self.state, self.tally, trips)
+        now = self._moment = Moment(self.method, self.clients, self.state, self.tally, trips, self.remote)
         row: dict[str, Any] = {}
         for measure in (*observers(self.settings.dissimilarity), *self.measures):
             row |= measure(now)
@@ -319,8 +331,11 @@ class Run:
         if self.settings.optimistic and (found := optimistic(self.method, self.state, self.clients, test)):
             self.scores |= dict(zip(("optimistic", "one_center"), found, strict=True))
         if self.settings.fine_tune and (train := trainer_of(self.method)):
-            tune = replace(train, epochs=self.settings.fine_tune, steps=None, terms=(), decay=1.0)
-            self.scores["personalised"] = evaluate(self.method, self.state, self.clients, test, tune)
+            self.scores["personalised"] = (
+                evaluate(self.method, self.state, self.clients, test, train.tuning(self.settings.fine_tune))
+                if self.remote is None
+                else self.remote.scores(self.state, "test", self.settings.fine_tune)
+            )
         if self.settings.alone:
             from .alone import trained_alone
 

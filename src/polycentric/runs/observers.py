@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from ..data import Split
 from ..method import Exchange, Method, State
-from ..round import Trip
+from ..round import Clients, Trip
 from ..simulate.clients import Simulation
 from ..stacks.cohort import View
 from ..stacks.stack import Stacks
@@ -30,6 +29,20 @@ from .attribute_probe import probed
 from .checkpoint import Tally
 from .evaluate import average, consensus, disagreement, dissimilarity, evaluate, histograms
 from .metrics import Scores
+
+Part = Literal["test", "valid"]
+
+
+class Remote(Clients, Protocol):
+    """Clients whose examples are elsewhere: they answer, and they score themselves."""
+
+    blind: ClassVar[bool]  # True: what they send is sealed, so nobody knows here what the centers hold
+
+    def scores(self, state: State, part: Part, tune: int = 0) -> Scores:
+        """Every client's own score, with the model in use or after so many epochs of fine-tuning."""
+
+    def silent(self, trip: Trip) -> int:
+        """How many did not answer in time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +54,18 @@ class Moment:
     state: State
     tally: Tally
     trips: tuple[Trip, ...] = ()  # of the round before; none before the first round
+    remote: Remote | None = None  # who answers, where the examples are elsewhere
 
     @cached_property
     def scores(self) -> Scores:
         """Every client's score on its test examples, with the model in use."""
-        return self.scores_on(self.clients.federation.test)
+        return self.scores_on("test")
 
-    def scores_on(self, split: Split) -> Scores:
+    def scores_on(self, part: Part) -> Scores:
         """Every client's score on its part of a split."""
-        return evaluate(self.method, self.state, self.clients, split)
+        if self.remote is not None:
+            return self.remote.scores(self.state, part)
+        return evaluate(self.method, self.state, self.clients, getattr(self.clients.federation, part))
 
     def counted(self, scores: Scores) -> Scores:
         """Only of the clients whose scores count: those who train and do not attack."""
@@ -148,6 +164,8 @@ def held_out(now: Moment) -> dict[str, Any]:
 
 def consensus_of(now: Moment) -> dict[str, Any]:
     """How far apart the clients' own models are, where there is no center."""
+    if now.remote is not None and now.remote.blind:
+        return {}
     apart = consensus(now.method, now.state, now.clients)
     return {} if apart is None else {"consensus": apart}
 
@@ -161,7 +179,7 @@ def dissimilar(now: Moment) -> dict[str, Any]:
 def validated(now: Moment) -> dict[str, Any]:
     """The scores on the validation split, where there is one."""
     valid = now.clients.federation.valid
-    found = now.counted(now.scores_on(valid)).summary() if len(valid) else {}
+    found = now.counted(now.scores_on("valid")).summary() if len(valid) else {}
     return {f"valid_{name}": value for name, value in found.items()}
 
 

@@ -151,6 +151,10 @@ class Settings(BaseModel):
         "memory", "Where client state is held: memory, or disk for files in the run's folder.", matters=False
     )
 
+    record: bool = option(
+        False, "Also write a digest of all that every client sends, for `polycentric verify`.", matters=False
+    )
+
     @staticmethod
     def of(values: Mapping[str, Any], where: str = "the command") -> Settings:
         """Checked settings; the first thing that is wrong is said in one line."""

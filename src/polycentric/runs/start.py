@@ -42,18 +42,26 @@ from ..tasks.metric import Metric, metric_of
 from ..tasks.task import Task
 from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint, check_fits
-from .evaluate import evaluate
 from .folder import Folder, released_on_error
 from .guarantee import asked_of, calibrated, delta_of
 from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
-from .observers import Observer
+from .observers import Observer, Remote
 from .outputs import Recorder, check_the_same, environment
 from .recipes import build_method, words_of
+from .record import Exchanges
 from .settings import Settings, unbracketed
 
 Model = nn.Module | Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class Others:
+    """What a client must know of all clients, itself among them."""
+
+    able: int  # clients that train
+    largest: int  # training examples of the one that has most
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +76,9 @@ class Given:
     clock: Clock | None = None
     observers: Sequence[Observer] | None = None
     metrics: Sequence[Metric] | None = None
+    nodes: Callable[[Run], Remote] | None = None  # who answers, where the examples are elsewhere
+    others: Others | None = None  # at a node: what it must know of the other clients
+    sealed: bool | None = None  # True: what clients send each other is not read here
 
 
 NOTHING = Given()
@@ -163,7 +174,8 @@ def open(
     settings, needs = there.read_config(trust)
     if not examples and "federation" in needs and (told := there.read_outline()):
         given = {"federation": told} | given
-    handed = _handed_over(there, [name for name in needs if name != "observers"], Given(**given))  # nothing is measured
+    unused = ("observers", "nodes", "sealed")  # nothing is measured, nobody asked
+    handed = _handed_over(there, [name for name in needs if name not in unused], Given(**given))
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     checkpoint = there.load_last(made.clients.task.device, check_the_same(made, there), _fits(made))
     made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
@@ -350,18 +362,20 @@ def prepared(
     )
     start = {name: torch.cat([rows[name] for rows in starts]) for name in starts[0]}
     method = method.fitted(task.layouts["model"], start["model"][:1], federation.n_clients)
-    largest = int(federation.train.sizes.max()) if federation.n_clients else 0
+    largest = given.others.largest if given.others else int(federation.train.sizes.max())
     first = method.begin(start, federation.n_clients, largest, federation.n_outputs)
     same = ("seed", "executor", "block", "held_out", "held_out_seed", "workers")
     asked = {name: getattr(settings, name) for name in same}
     ahead = FirstRound(method.at(0), first, settings.rounds, beside)
     clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
     refuse_idle(settings, federation, clients)
-    able, delta = len(clients.everyone(0)), delta_of(settings.delta, federation.n_clients)
-    method = calibrated(method, settings.rounds, able, delta)
+    able = given.others.able if given.others else len(clients.everyone(0))
+    method = calibrated(method, settings.rounds, able, delta_of(settings.delta, federation.n_clients))
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     made = Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
-    made.objects = given
+    made.objects, made.remote = given, given.nodes(made) if given.nodes else None
+    if "nodes" in needs:  # what clients keep is there
+        made.state = replace(first, kept={})
     return made
 
 
@@ -394,6 +408,9 @@ def attach_folder(made: Run, folder: Folder) -> Run:
 def _recorded(made: Run, folder: Folder, identity: str) -> Run:
     made.folder = folder
     made.callbacks = (Recorder(folder, identity), *made.callbacks)
+    if made.settings.record:  # before the checkpoint of a round
+        made.record = Exchanges(folder)
+        made.callbacks = (made.record, *made.callbacks)
     return made
 
 
@@ -464,7 +481,7 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
             known = check_the_same(made, folder)
             checkpoint, problems = folder.load(made.clients.task.device, known, _fits(made))
             made.folder = folder
-    made.scores["initial"] = evaluate(made.method, made.state, made.clients, made.federation.test)
+    made.scores["initial"] = made.now.scores
     if text := ranks.text(json.dumps(checkpoint.to_json()) if checkpoint else ""):
         state = checkpoint.state if checkpoint else made.state
         state = replace(state, memory=made.state.memory | state.memory)  # what was not remembered yet, as it begins

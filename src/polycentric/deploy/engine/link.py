@@ -1,0 +1,454 @@
+"""The server's side: sends parcels, lists of bytes, to nodes and brings their replies.
+
+Three processes: the user's own, in which all decisions are made; Flower's superlink, which keeps messages until they
+are fetched, and listens on this machine only; and the door before it, which nodes connect to. If one of the other two
+ends, it is started again: messages that were kept are still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UsageError, require
+from .children import Child, check_free, free_port
+from .place import Place
+
+if TYPE_CHECKING:
+    from .flower import Known, Office, Serving
+
+POLL = 0.1  # seconds between two looks for replies, and for who is there
+WHILE = 1.0  # seconds that looking for replies may take, about
+AT_ONCE = 32 << 20  # bytes that are pushed at once, about
+PATIENCE = 60.0  # seconds for Flower to start
+BEAT, REREAD, LOOK = 10.0, 5.0, 0.2  # seconds: signs of life; who may join; whether all is well
+HOLD = 15.0  # seconds that a node's question for messages may wait at the door; it gives up after 30
+LONGEST_PAUSE = 30.0  # seconds between two tries to start something again
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A node, as the server sees it."""
+
+    id: str  # stable: the fingerprint of its public key; Flower's number of it where nodes have no keys
+    name: str  # of its file NAME.pub; empty where nodes have no keys
+    online: bool
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message whose reply may come."""
+
+    peer: str
+    number: int
+    until: float
+
+
+class Link:
+    """The server's side of a federation; a context manager.
+
+    Arguments:
+        folder: private, for Flower's files; one process at a time.
+        host, port: where nodes connect to.
+        keys: the server's folder of keys.
+        nodes: a folder with NAME.pub of every node that may join; looked at again while it runs.
+        insecure: no TLS and no keys of nodes; for trying it out on one machine.
+        log: told what happens; from another thread, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int,
+        keys: Path | None,
+        nodes: Path | None,
+        insecure: bool = False,
+        log: Callable[[str], None],
+    ) -> None:
+        require(0 < port < 1 << 16, f"--port must be 1 to 65535, got {port}")
+        if insecure:
+            require(keys is None and nodes is None, "--insecure means no keys: leave --keys and --nodes away")
+            alone = host == "localhost" or _is_loopback(host)
+            require(alone, f"--insecure is for trying it out on this machine, so --host {host} cannot be: make keys")
+        else:
+            require(
+                keys is not None and nodes is not None,
+                "a server needs its --keys, and --nodes, a folder with NAME.pub of every node: see docs/deploy.md",
+            )
+        self.host, self.port, self.insecure = host, port, insecure
+        self._place = Place(Path(folder), encrypted=not insecure)
+        self._keys, self._nodes_folder, self._log = keys, nodes, log
+        self._lock, self._ending = threading.RLock(), threading.Event()
+        self._inner = 0
+        self._superlink: Child | None = None
+        self._door: Child | None = None
+        self._office: Office | None = None
+        self._serving: Serving | None = None
+        self._watcher: threading.Thread | None = None
+        self._stack = contextlib.ExitStack()
+        self._pending: dict[str, Sent] = {}
+        self._names: dict[bytes, tuple[str, str]] = {}  # public key: fingerprint and name
+        self._said: set[str] = set()
+        self._known: list[Known] = []
+        self._looked = self._fetched = float("-inf")
+
+    def __enter__(self) -> Link:
+        from .flower import check_version
+
+        check_version()
+        if not self.insecure:
+            self._check_keys()
+        try:
+            self._stack.enter_context(self._place)
+            check_free(self.host, self.port)
+            self._start_superlink()
+            self._reread()
+            self._begin()
+            self._start_door()
+        except BaseException:
+            self.close()
+            raise
+        self._watcher = threading.Thread(target=self._watch, name="link", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def peers(self) -> list[Peer]:
+        """Every node that may join, and whether it is there; Flower notices within a minute that one is gone."""
+        with self._lock:
+            known = self._look()
+            if self.insecure:
+                return [Peer(str(one.number), "", one.online) for one in known]
+            online = {one.key for one in known if one.online}
+            return [Peer(mark, name, key in online) for key, (mark, name) in self._names.items()]
+
+    def send(self, parcels: Mapping[str, Sequence[bytes]], seconds: float) -> None:
+        """To every peer, by its id, its parcel; what was not fetched after so many seconds is thrown away.
+
+        What cannot be sent, since a node has never been there or Flower is being started again, is told to the log.
+        """
+        from .flower import FAILURES, check_size
+
+        require(seconds > 0, f"a message needs a time to live above 0 seconds, got {seconds}")
+        for parcel in parcels.values():
+            check_size(parcel)
+        with self._lock:
+            known = self._numbers()
+            addressed = {known[peer].number: peer for peer in parcels if peer in known}
+            self._lost([peer for peer in parcels if peer not in known], "no such node is registered")
+            for some in _batches(addressed, parcels):
+                try:
+                    taken = self._need_serving().push({number: parcels[peer] for number, peer in some.items()}, seconds)
+                except FAILURES as error:
+                    self._lost(list(some.values()), type(error).__name__)
+                    continue
+                for number, peer in some.items():
+                    if number in taken:
+                        self._pending[taken[number]] = Sent(peer, number, time.monotonic() + seconds)
+                        self._wake(known[peer])
+                    else:
+                        self._lost([peer], "Flower did not take it")
+
+    def fetch(self) -> list[tuple[str, list[bytes]]]:
+        """Replies since the last call, with the id of the peer that really sent each; an empty one is a failure there."""
+        from .flower import FAILURES
+
+        with self._lock:
+            now = time.monotonic()
+            if not self._pending or now - self._fetched < POLL:
+                return []
+            self._fetched = now
+            try:
+                replies = self._need_serving().pull(self._pending, WHILE)
+            except FAILURES as error:
+                self._say(f"replies could not be fetched ({type(error).__name__})")
+                return []
+            out = []
+            for reply in replies:
+                sent = self._pending.pop(reply.to, None)
+                if sent is None:
+                    continue  # twice
+                if reply.number != sent.number or reply.parcel is None:
+                    self._log(f"{self._called(sent.peer)} did not reply ({reply.code or 'another node did'})")
+                    continue
+                if reply.code:
+                    self._log(f"{self._called(sent.peer)} could not answer: {reply.code}")
+                out.append((sent.peer, [] if reply.code else reply.parcel))
+            for message in [message for message, sent in self._pending.items() if sent.until < now]:
+                self._need_serving().forget(message)
+                self._lost([self._pending.pop(message).peer], "no reply in time")
+            return out
+
+    def close(self) -> None:
+        """End all that was started."""
+        from .flower import FAILURES
+
+        self._ending.set()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join()
+        with self._lock:
+            if self._serving is not None:
+                with contextlib.suppress(*FAILURES):
+                    self._serving.finish()
+            self._let_go()
+            for child in (self._door, self._superlink):
+                if child is not None:
+                    child.end()
+            self._door = self._superlink = None
+            self._stack.close()
+
+    # -- beginning -------------------------------------------------------------------------------------------
+
+    def _check_keys(self) -> None:
+        import ssl
+
+        from ..private_files import SECRET, file_fault, folder_fault
+
+        assert self._keys is not None and self._nodes_folder is not None
+        fault = folder_fault(self._keys) or file_fault(self._keys / "server.key", SECRET)
+        require(fault is None, str(fault))
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self._keys / "server.crt", self._keys / "server.key"
+            )
+        except (OSError, ssl.SSLError):
+            raise UsageError(
+                f"{self._keys} holds no certificate with its key: polycentric doctor --keys {self._keys}"
+            ) from None
+        require(self._nodes_folder.is_dir(), f"{self._nodes_folder} is no folder: put NAME.pub of every node into one")
+
+    def _start_superlink(self) -> None:
+        """Start Flower, and wait until it answers; a database that it cannot open is put aside."""
+        database = self._place.folder / "state.db"
+        for _ in range(2):
+            self._let_go()
+            self._inner = self._inner or free_port()
+            options = ["superlink", *self._place.options, "--port", str(self._inner), "--database", str(database)]
+            options += ["--disable-runtime-dependency-installation"]
+            options += ["--insecure"] if self.insecure else ["--enable-supernode-auth"]
+            self._superlink = Child("superlink", "starter.py", options, self._place.folder)
+            if self._waited(self._superlink):
+                return
+            said = self._superlink.said().strip().splitlines()[-1:]
+            self._superlink.end()
+            self._inner = 0
+            if self._ending.is_set():
+                break
+            for left in self._place.folder.glob("state.db*"):
+                left.replace(left.with_name(f"old-{left.name}"))
+            self._log(f"Flower did not start ({' '.join(said)[:200]}): trying with an empty database")
+        raise UsageError(f"Flower does not start: see {self._place.folder / 'superlink.log'}")
+
+    def _waited(self, child: Child) -> bool:
+        address, end = self._place.address(self._inner), time.monotonic() + PATIENCE
+        while child.alive and time.monotonic() < end and not self._ending.wait(0.05):
+            if address.healthy():
+                from .flower import Office
+
+                self._office = Office(address)
+                return True
+        return False
+
+    def _begin(self) -> None:
+        """A run of our own; what was sent in the one before is lost."""
+        from .flower import FAILURES, Serving
+
+        assert self._office is not None
+        if self._serving is not None:
+            self._serving.close()
+        self._lost([sent.peer for sent in self._pending.values()], "its run is over")
+        self._pending.clear()
+        try:
+            self._serving = Serving(self._place.address(self._inner), self._office.begin(), PATIENCE)
+        except FAILURES as error:
+            raise UsageError(
+                f"Flower did not begin ({type(error).__name__}): see {self._place.folder / 'superlink.log'}"
+            ) from error
+
+    def _start_door(self) -> None:
+        import json
+
+        settings: dict[str, Any] = {"host": self.host, "port": self.port, "inner": self._inner, "hold": HOLD}
+        if self._keys is not None:
+            keys = self._keys.absolute()
+            settings |= {"certificate": str(keys / "server.crt"), "key": str(keys / "server.key")}
+            settings |= {"authority": str(self._place.authority)}
+        self._door = Child("door", "door.py", [json.dumps(settings)], self._place.folder)
+        end = time.monotonic() + PATIENCE
+        while " open" not in (said := self._door.said()):
+            if not self._door.alive or time.monotonic() > end:
+                self._door.end()
+                raise UsageError(f"cannot listen at {self.host}:{self.port}: {' '.join(said.split())[-200:]}")
+            time.sleep(0.02)
+        numbers = {one.number: one for one in self._look()}
+        for sent in self._pending.values():
+            if sent.number in numbers:
+                self._wake(numbers[sent.number])
+
+    # -- while it runs ---------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Keep everything going."""
+        beat = reread = time.monotonic()
+        pause = 0.0
+        while not self._ending.wait(max(LOOK, pause)):
+            try:
+                self._revive()
+                if time.monotonic() - reread > REREAD:
+                    reread = time.monotonic()
+                    self._reread()
+                if time.monotonic() - beat > BEAT:
+                    beat = time.monotonic()
+                    self._beat()
+                pause = 0.0
+            except Exception as error:  # whatever it is, the user's process goes on, and this is tried again
+                pause = min(LONGEST_PAUSE, max(1.0, 2 * pause))
+                self._say(f"the connection to nodes is disturbed ({type(error).__name__}: {error})")
+
+    def _revive(self) -> None:
+        """Start again what has ended."""
+        with self._lock:
+            if self._superlink is not None and not self._superlink.alive:
+                self._log("Flower's superlink has ended: starting it again")
+                self._start_superlink()
+                self._reread()
+                self._beat()
+            if self._door is not None and not self._door.alive and not self._ending.is_set():
+                self._log("the door has ended: opening it again")
+                self._start_door()
+
+    def _beat(self) -> None:
+        """Say that we are alive; if the run is not ours any more, begin another."""
+        from .flower import FAILURES
+
+        with self._lock:
+            try:
+                if self._serving is not None and self._serving.beat():
+                    return
+            except FAILURES as error:
+                self._say(f"the run has ended ({type(error).__name__})")
+            self._log("Flower has ended the run: beginning another")
+            self._begin()
+
+    def _reread(self) -> None:
+        """Let in whose key is in the folder, and turn out whose is not."""
+        from .flower import FAILURES
+
+        if self._nodes_folder is None or self._office is None:
+            return
+        names = self._allowed(self._nodes_folder)
+        with self._lock:
+            self._names = names
+            known = {one.key: one for one in self._office.nodes()}
+            for key in names.keys() - known.keys():
+                try:
+                    self._office.register(key)
+                except FAILURES:
+                    self._say(f"{names[key][1]}.pub could not be registered: see superlink.log")
+            for key in known.keys() - names.keys():
+                self._office.unregister(known[key].number)
+                self._log("a node whose key is not in the folder any more was turned out")
+            self._looked = float("-inf")
+
+    def _allowed(self, folder: Path) -> dict[bytes, tuple[str, str]]:
+        """The public keys in a folder, with fingerprint and name."""
+        from ..key_files import MOST_FILES, NODE_PUBLIC, ec, seen
+        from .flower import key_bytes
+
+        found: dict[bytes, tuple[str, str]] = {}
+        for path in sorted(folder.glob("*.pub"))[:MOST_FILES]:
+            try:
+                file = seen(path)
+            except UsageError as error:
+                self._say(str(error))
+                continue
+            if file.kind != NODE_PUBLIC or not isinstance(file.public, ec.EllipticCurvePublicKey):
+                self._say(f"{path} is no public key of a node: make one by `polycentric keys node`")
+                continue
+            key = key_bytes(file.public)
+            if key in found:
+                self._say(f"{path} is the key of {found[key][1]}.pub once more: it is left out")
+                continue
+            found[key] = (file.fingerprint, path.stem)
+        return found
+
+    def _look(self) -> list[Known]:
+        """Who is registered, and there; asked now and then."""
+        from .flower import FAILURES
+
+        now = time.monotonic()
+        if self._office is not None and now - self._looked >= POLL:
+            self._looked = now
+            try:
+                self._known = self._office.nodes()
+            except FAILURES as error:
+                self._say(f"nodes could not be listed ({type(error).__name__})")
+        return self._known
+
+    def _numbers(self) -> dict[str, Known]:
+        """Nodes by the peers' ids."""
+        if self.insecure:
+            return {str(one.number): one for one in self._look()}
+        return {self._names[one.key][0]: one for one in self._look() if one.key in self._names}
+
+    def _wake(self, node: Known) -> None:
+        if self._door is not None:
+            self._door.tell(f"wake {node.header}")
+
+    def _need_serving(self) -> Serving:
+        if self._serving is None:
+            raise ValueError("there is no run")
+        return self._serving
+
+    def _let_go(self) -> None:
+        for client in (self._office, self._serving if self._ending.is_set() else None):
+            if client is not None:
+                client.close()
+
+    def _lost(self, peers: Sequence[str], why: str) -> None:
+        for peer in peers:
+            self._log(f"a message to {self._called(peer)} is lost: {why}")
+
+    def _called(self, peer: str) -> str:
+        return next((name for mark, name in self._names.values() if mark == peer), f"node {peer}")
+
+    def _say(self, line: str) -> None:
+        """What may happen every few seconds is said once a minute."""
+        mark = f"{int(time.monotonic()) // 60} {line}"
+        if mark not in self._said:
+            self._said = {*list(self._said)[-20:], mark}
+            self._log(line)
+
+
+def _batches(addressed: Mapping[int, str], parcels: Mapping[str, Sequence[bytes]]) -> Iterator[dict[int, str]]:
+    """Nodes whose parcels are pushed at once: few at a time where they are large, so that the first need not wait."""
+    some: dict[int, str] = {}
+    size = 0
+    for number, peer in addressed.items():
+        some[number] = peer
+        size += sum(map(len, parcels[peer]))
+        if size > AT_ONCE or len(some) >= 64:
+            yield some
+            some, size = {}, 0
+    if some:
+        yield some
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

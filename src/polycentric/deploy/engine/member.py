@@ -1,0 +1,245 @@
+"""The node's side: answers every parcel that the server sends.
+
+Two processes: the user's own, which has the data and answers; and Flower's supernode, which fetches messages from the
+server and brings replies back. If the supernode ends it is started again, after growing pauses. Nothing that the server
+sends is ever run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import UsageError, require
+from .children import Child, free_port
+from .place import Place, endpoint
+
+if TYPE_CHECKING:
+    from .flower import Address
+
+QUICK, SLOW, LATELY = 0.05, 0.25, 20.0  # seconds between two looks for a message: shortly after one, and otherwise
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the supernode is started again
+WELL = 60.0  # seconds after which a supernode that ended had been well
+_NUMBER = re.compile(r"SuperNode ID: (\d{1,20})")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Member:
+    """The node's side of a federation.
+
+    Arguments:
+        folder: private, for Flower's files; one process at a time.
+        answer: a parcel in, the reply out; called in one thread, one after the other.
+        server: host:port.
+        ca: the authority's certificate, by which the server is known.
+        key: the node's private key.
+        insecure: no TLS and no key; for trying it out on one machine.
+        seconds: the longest that an answer may take; then the server gets an empty reply.
+        log: told what happens; nobody else is.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        answer: Callable[[Sequence[bytes]], list[bytes]],
+        *,
+        server: str,
+        ca: Path | None,
+        key: Path | None,
+        insecure: bool = False,
+        seconds: float = 3600,
+        log: Callable[[str], None],
+    ) -> None:
+        endpoint(server)
+        require(seconds > 0, f"an answer needs more than 0 seconds, got {seconds}")
+        if insecure:
+            require(ca is None and key is None, "--insecure means no keys: leave --ca and --key away")
+        else:
+            require(
+                ca is not None and key is not None,
+                "a node needs the server's --ca, ca.crt, and its own --key, NAME.key: see docs/deploy.md",
+            )
+        self.server, self._ca, self._key, self.insecure = server, ca, key, insecure
+        self._place, self._seconds, self._log = Place(Path(folder)), seconds, log
+        self._worker = _Worker(answer, log)
+        self.supernode: Child | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Take part until `stop` is set."""
+        from .flower import check_version
+
+        check_version()
+        if not self.insecure:
+            self._check_keys()
+        pause = SHORTEST_PAUSE
+        with self._place:
+            self._sign_off()
+            while not stop.is_set():
+                began = time.monotonic()
+                self._take_part(stop)
+                if stop.is_set():
+                    break
+                pause = SHORTEST_PAUSE if time.monotonic() - began > WELL else pause
+                self._log(f"trying again in {pause:g} s")
+                stop.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        self._worker.end()
+
+    def _check_keys(self) -> None:
+        from ..key_files import AUTHORITY, private_key, seen
+        from ..private_files import SECRET, file_fault
+
+        assert self._ca is not None and self._key is not None
+        fault = file_fault(self._key, SECRET)
+        require(fault is None, str(fault))
+        private_key(self._key)
+        require(seen(self._ca).kind == AUTHORITY, f"{self._ca} is no certificate of an authority: ask for ca.crt")
+
+    def _take_part(self, stop: threading.Event) -> None:
+        """Start a supernode, and answer what it brings until it ends, or we shall."""
+        port = free_port()
+        options = ["supernode", "--superlink", self.server, *self._place.options, "--port", str(port)]
+        if self.insecure:
+            options += ["--insecure"]
+        else:
+            assert self._ca is not None and self._key is not None
+            options += ["--root-certificates", str(self._ca.absolute())]
+            options += ["--auth-supernode-private-key", str(self._key.absolute())]
+        child = self.supernode = Child("supernode", "starter.py", options, self._place.folder)
+        try:
+            self._answer_all(self._place.address(port), child, stop)
+        finally:
+            died = not child.alive
+            child.end()
+            if died:
+                self._log(f"Flower's supernode has ended: {_last(child.said())}")
+            self._sign_off()
+
+    def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> None:
+        from .flower import FAILURES, Claims
+
+        claims, lately, known = Claims(address), float("-inf"), False
+        try:
+            while not stop.is_set() and child.alive:
+                if not known and (found := _NUMBER.search(child.said())):
+                    known = True
+                    self._number.write_text(found[1])
+                    self._log(f"connected to {self.server}")
+                try:
+                    task = claims.next()
+                except FAILURES:  # it starts, or ends
+                    stop.wait(SLOW)
+                    continue
+                if task is not None:
+                    self._answer(address, task[0], stop)
+                    lately = time.monotonic()
+                else:
+                    stop.wait(QUICK if time.monotonic() - lately < LATELY else SLOW)
+        finally:
+            claims.close()
+
+    def _answer(self, address: Address, token: str, stop: threading.Event) -> None:
+        """One message, and whatever happens a reply to it."""
+        from .flower import FAILURES, Answering, check_size
+
+        task = Answering(address, token)
+        try:
+            try:
+                reply, code = self._worker.ask(task.parcel(stop), self._seconds, stop)
+                check_size(reply)
+            except UsageError as error:
+                self._log(f"a reply was not sent: {error}")
+                reply, code = [], "too large"
+            except FAILURES as error:
+                self._log(f"a message could not be read ({type(error).__name__})")
+                reply, code = [], "not readable"
+            if not (stop.is_set() and code):
+                task.reply(reply, code)
+        except FAILURES as error:
+            self._log(f"a reply could not be handed over ({type(error).__name__})")
+        finally:
+            task.close()
+
+    @property
+    def _number(self) -> Path:
+        """A file with the number that the server knows us by, as long as we have not signed off."""
+        return self._place.folder / "number"
+
+    def _sign_off(self) -> None:
+        """Say that we are gone, where a supernode could not say so itself; otherwise it is not let in for a minute."""
+        from .flower import FAILURES, sign_off
+
+        try:
+            number = int(self._number.read_text())
+            self._number.unlink()
+        except (OSError, ValueError):
+            return
+        if self._ca is not None and self._key is not None:
+            from ..key_files import private_key
+
+            with contextlib.suppress(*FAILURES):
+                sign_off(self.server, str(self._ca), private_key(self._key), number)
+
+
+class _Worker:
+    """Answers in one thread of its own, so that one that hangs does not hang everything."""
+
+    def __init__(self, answer: Callable[[Sequence[bytes]], list[bytes]], log: Callable[[str], None]) -> None:
+        self._answer, self._log = answer, log
+        self._asked: queue.Queue[list[bytes] | None] = queue.Queue()
+        self._answered: queue.Queue[tuple[list[bytes], str]] = queue.Queue()
+        self._busy = False
+        self._thread: threading.Thread | None = None
+
+    def ask(self, parcel: list[bytes], seconds: float, stop: threading.Event) -> tuple[list[bytes], str]:
+        """The reply and no code; or no reply, and what went wrong in a word."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+            self._thread.start()
+        if self._busy:
+            with contextlib.suppress(queue.Empty):
+                self._answered.get_nowait()  # too late for the message that it answers
+                self._busy = False
+        if self._busy:
+            self._log("a message was not answered: the one before is still being worked at")
+            return [], "busy"
+        self._busy = True
+        self._asked.put(parcel)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not stop.is_set():
+            with contextlib.suppress(queue.Empty):
+                found = self._answered.get(timeout=min(left, 0.2))
+                self._busy = False
+                return found
+        if not stop.is_set():
+            self._log(f"a message was not answered within {seconds:g} s")
+        return [], "late"
+
+    def _work(self) -> None:
+        while (parcel := self._asked.get()) is not None:
+            try:
+                reply = self._answer(parcel)
+                good = isinstance(reply, list) and all(isinstance(one, bytes) for one in reply)
+                found: tuple[list[bytes], str] = (reply, "") if good else ([], "failed")
+                if not good:
+                    self._log("a message was not answered: an answer must be a list of bytes")
+            except Exception as error:  # the user's code: said here, and to nobody else
+                self._log(f"a message was not answered: {type(error).__name__}: {error}")
+                found = ([], "failed")
+            self._answered.put(found)
+
+    def end(self) -> None:
+        """Let the thread go."""
+        self._asked.put(None)
+
+
+def _last(said: str) -> str:
+    """The last line of a log, in few letters."""
+    lines = [line.strip() for line in _COLOR.sub("", said).splitlines() if line.strip()]
+    return (lines[-1] if lines else "it said nothing")[:300]

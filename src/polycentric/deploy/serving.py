@@ -1,0 +1,238 @@
+"""A center between organisations: wait for nodes, agree on terms, run, go on after whatever happened.
+
+The run itself is the one of `runs.loop`; only who answers differs. What every exchange came to stands in the run's
+folder (`exchanges.jsonl`), written before the round counts, so a center that was killed knows which replies were used.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data import Federation
+from ..errors import UsageError, require
+from ..round import Trip
+from ..runs.folder import Folder
+from ..runs.loop import Callback, Run
+from ..runs.record import last_used
+from ..runs.settings import Settings
+from ..runs.start import Given, attach_folder, prepared, resumed
+from .center import Nodes
+from .letters import packed
+from .post import Carrier, Mail, Roster
+from .relay import Relay, check_relayed
+from .roster import Present, distances, federation_of
+from .terms import SAFE, Terms, deployable
+
+NODES_OWN = {
+    "data",
+    "partition",
+    "clients",
+    "data_seed",
+    "valid",
+    "standardise",
+    "device",
+    "workers",
+    "checkpoint_every",
+}
+NODES_OWN |= {"evaluate_every", "patience", "monitor", "target", "record", "state"}  # and what is the center's alone
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a center waits.
+
+    Arguments:
+        nodes: how many must be there before the run begins.
+        wait: seconds that they are waited for.
+        deadline: seconds that replies of an exchange are waited for.
+        least: replies without which an exchange does not end; it is asked again until they come.
+        bound: the longest (by its 2-norm) that anything a client sends may be; longer ones are refused.
+        sealed: clients that are beside each other seal what they send, and mix it themselves (`relay`).
+    """
+
+    nodes: int
+    wait: float = 3600.0
+    deadline: float = 600.0
+    least: int = 1
+    bound: float = float("inf")
+    sealed: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.nodes >= 1, f"--min-nodes must be at least 1, got {self.nodes}")
+        require(self.deadline > 0, f"--deadline must be above 0 seconds, got {self.deadline}; try 600")
+        require(self.least >= 1, f"--least must be at least 1, got {self.least}")
+        require(
+            not self.sealed or self.bound == float("inf"),
+            f"--bound {self.bound:g} looks at what clients send, and --sealed hides it: leave one of them out",
+        )
+        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for none")
+        require(
+            self.least <= self.nodes,
+            f"--least {self.least} replies are more than --min-nodes {self.nodes}: the run might never go on",
+        )
+
+
+def terms_of(made: Run, name: str, settings: Settings, sealed: bool = False) -> Callable[[int], Terms]:
+    """Of a prepared run: what each client, by its number, is told."""
+    federation, train = made.federation, made.federation.train.sizes
+    words = settings.model_dump(mode="json", exclude_defaults=True, exclude=NODES_OWN)
+    able, largest = int((train > 0).sum()), int(train.max())
+    classes = list(federation.classes)
+    names = {str(k): each for k, each in enumerate(federation.clients)} if sealed else None
+
+    def terms(client: int) -> Terms:
+        return Terms(
+            run=name,
+            client=client,
+            clients=federation.n_clients,
+            able=able,
+            largest=largest,
+            classes=classes,
+            settings=words,
+            names=names,
+        )
+
+    return terms
+
+
+def serve(
+    settings: Settings,
+    carrier: Carrier,
+    folder: Path,
+    how: Serving,
+    *,
+    names: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    told: Callable[[Roster], None] = lambda roster: None,
+    log: Callable[[str], None] = lambda line: None,
+    trust: bool = False,
+) -> Run:
+    """Run a method with the nodes of a carrier, or go on with the run in the folder.
+
+    Arguments:
+        settings: of the run; without data, which every node brings.
+        carrier: the engine.
+        folder: of the run: a new one, or one in which the same run was begun.
+        how: how long it waits.
+        names: of nodes that may join; those that are not there when the run begins can come later. Empty: whoever is
+            there when it begins.
+        callbacks: who is told how it goes.
+        told: shown who is there, while nodes are waited for.
+        log: told what happens.
+        trust: go on with a run whose folder names code.
+    """
+    settings = deployable(settings)
+    require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
+    roster = Roster(carrier, log)
+    begun = (folder / "config.json").exists()
+    there = Folder.open(folder) if begun else Folder.new(folder)
+    known = _begun(there, settings, how.sealed, trust) if begun else None
+    if begun and there.finished:
+        raise UsageError(f"{folder} is finished: choose another --out for a new run")
+    wanted = set(known.clients) if known else set(names)
+    roster.wait(lambda r: len(r.present.keys() & wanted if wanted else r.present) >= how.nodes, how.wait, told)
+    present = {name: roster.present.get(name) for name in known.clients} if known else _clients(roster, names)
+    federation = known or federation_of(present)
+    _say_distances(present, log)
+    given = Given(
+        federation=federation,
+        nodes=lambda made: _nodes(made, folder, settings, roster, how, log),
+        sealed=how.sealed or None,
+    )
+    log(f"{len([p for p in present.values() if p])} of {len(present)} clients are here: {', '.join(present)}")
+    if begun:
+        made, problems = resumed(there, given, trust=trust)
+        for problem in problems:
+            warnings.warn(problem, stacklevel=2)
+    else:
+        needs = ("federation", "nodes", *(["sealed"] if how.sealed else []))
+        made = attach_folder(prepared(settings, given, needs=needs), there)
+    assert isinstance(made.remote, Nodes)
+    for client, name in enumerate(federation.clients):
+        if name in roster.present:
+            made.remote.sizes[client] = roster.present[name].facts.sizes.train
+    made.callbacks += (Watch(folder, federation.clients, log), *callbacks)
+    return made.go()
+
+
+class Watch(Callback):
+    """Puts a center where its record left it, and tells who was left out and why."""
+
+    def __init__(self, folder: Path, names: Sequence[str], log: Callable[[str], None]) -> None:
+        self.folder, self.names, self.log, self.began = folder, names, log, time.monotonic()
+
+    def on_start(self, run: Run) -> None:
+        """Which replies were used before, and from now on ask ahead."""
+        assert isinstance(run.remote, Nodes)
+        run.remote.used = last_used(self.folder, run.state.round)
+        run.remote.ahead = True
+
+    def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
+        """Who was left out in the round."""
+        assert isinstance(run.remote, Nodes)
+        out = [f"{self.names[note.client]} ({note.what})" for note in run.remote.notes if note.what != "used"]
+        if out:
+            self.log(f"round {run.state.round - 1}: left out: {', '.join(out)}")
+        run.remote.notes.clear()
+
+
+def _nodes(
+    made: Run, folder: Path, settings: Settings, roster: Roster, how: Serving, log: Callable[[str], None]
+) -> Nodes:
+    name = folder.name
+    terms, clients = terms_of(made, name, settings, how.sealed), made.federation.clients
+    mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
+    waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
+    if how.sealed:
+        check_relayed(made.method)
+        nodes: Nodes = Relay.of(made, name, mail, **waits, folder=folder / "relay")
+    else:
+        nodes = Nodes.of(made, name, mail, **waits, bound=how.bound)
+    nodes.ahead = False  # until it is known where the run stands
+
+    def joined(client: int, node: Present) -> None:
+        nodes.sizes[client] = node.facts.sizes.train
+        nodes.missed.pop(client, None)
+
+    mail.joined = joined
+    return nodes
+
+
+def _begun(folder: Folder, settings: Settings, sealed: bool, trust: bool) -> Federation:
+    """The clients of a run that was begun, where it is the one that is asked for."""
+    then, needs = folder.read_config(trust)
+    if "nodes" not in needs:
+        raise UsageError(f"{folder.path} holds a run that was simulated: choose another --out")
+    same = sealed == ("sealed" in needs)
+    require(same, f"{folder.path} was begun {'without' if sealed else 'with'} --sealed: say the same, or another --out")
+    known = folder.read_outline()
+    if known is None:
+        raise UsageError(f"{folder.path} has no outline.json: restore it, or choose another --out")
+    own = {"device", "data", "record", "executor", "block", "checkpoint_every"}
+    mine, theirs = (each.model_dump(exclude=own) for each in (settings, then))
+    changed = sorted(key for key in mine if mine[key] != theirs[key])
+    require(
+        not changed,
+        f"{folder.path} was begun with other settings ({', '.join(changed)}): restore them, or choose another --out",
+    )
+    return known
+
+
+def _clients(roster: Roster, names: Sequence[str]) -> dict[str, Present | None]:
+    """Everybody who may join, in the order of their names; without such a list, everybody who is there."""
+    return {name: roster.present.get(name) for name in sorted(names or roster.present)}
+
+
+def _say_distances(present: dict[str, Present | None], log: Callable[[str], None]) -> None:
+    """Whether machines compute alike."""
+    apart = {name: far for name, far in distances(present).items() if far > 0}
+    threads = {node.facts.threads for node in present.values() if node is not None}
+    if not apart and len(threads) == 1:
+        log(f"all machines compute alike: a simulation here with OMP_NUM_THREADS={threads.pop()} gives the same bits")
+    for name, far in apart.items():
+        log(f"{name} computes otherwise: a fixed short training ends {far:.2g} from ours, so bits may differ")
