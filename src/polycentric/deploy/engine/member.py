@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError, require
+from .admission import check_node
 from .children import Child, free_port
 from .place import Place, endpoint
 
@@ -75,8 +76,8 @@ class Member:
         from .flower import check_version
 
         check_version()
-        if not self.insecure:
-            self._check_keys()
+        if self._ca is not None and self._key is not None:
+            check_node(self._ca, self._key)
         pause = SHORTEST_PAUSE
         with self._place:
             self._sign_off()
@@ -90,16 +91,6 @@ class Member:
                 stop.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
         self._worker.end()
-
-    def _check_keys(self) -> None:
-        from ..key_files import AUTHORITY, private_key, seen
-        from ..private_files import SECRET, file_fault
-
-        assert self._ca is not None and self._key is not None
-        fault = file_fault(self._key, SECRET)
-        require(fault is None, str(fault))
-        private_key(self._key)
-        require(seen(self._ca).kind == AUTHORITY, f"{self._ca} is no certificate of an authority: ask for ca.crt")
 
     def _take_part(self, stop: threading.Event) -> None:
         """Start a supernode, and answer what it brings until it ends, or we shall."""
@@ -122,9 +113,10 @@ class Member:
             self._sign_off()
 
     def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> None:
-        from .flower import FAILURES, Claims
+        from .answering import claims_of_messages
+        from .flower import FAILURES
 
-        claims, lately, known = Claims(address), float("-inf"), False
+        claims, lately, known = claims_of_messages(address), float("-inf"), False
         try:
             while not stop.is_set() and child.alive:
                 if not known and (found := _NUMBER.search(child.said())):
@@ -146,7 +138,8 @@ class Member:
 
     def _answer(self, address: Address, token: str, stop: threading.Event) -> None:
         """One message, and whatever happens a reply to it."""
-        from .flower import FAILURES, Answering, check_size
+        from .answering import Answering
+        from .flower import FAILURES, check_size
 
         task = Answering(address, token)
         try:
@@ -173,8 +166,6 @@ class Member:
 
     def _sign_off(self) -> None:
         """Say that we are gone, where a supernode could not say so itself; otherwise it is not let in for a minute."""
-        from .flower import FAILURES, sign_off
-
         try:
             number = int(self._number.read_text())
             self._number.unlink()
@@ -182,6 +173,8 @@ class Member:
             return
         if self._ca is not None and self._key is not None:
             from ..key_files import private_key
+            from .answering import sign_off
+            from .flower import FAILURES
 
             with contextlib.suppress(*FAILURES):
                 sign_off(self.server, str(self._ca), private_key(self._key), number)
