@@ -68,11 +68,12 @@ class Child:
         self._trim()
         return self._process.poll() is None
 
-    def tell(self, line: str) -> None:
-        """A line on its standard input; one that is gone, or does not listen, hears nothing."""
+    def tell(self, line: str) -> bool:
+        """A line on its standard input; False: it is gone, or does not listen."""
+        data = line.encode() + b"\n"
         with self._telling, contextlib.suppress(OSError, ValueError):
-            if self._process.stdin is not None:
-                self._process.stdin.write(line.encode() + b"\n")
+            return self._process.stdin is not None and self._process.stdin.write(data) == len(data)
+        return False
 
     def said(self, most: int = 1 << 16) -> str:
         """The end of its log."""

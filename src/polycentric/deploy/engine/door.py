@@ -1,6 +1,7 @@
 """The door of a server: all that nodes can reach. It passes on what nodes need of Flower, and nothing else.
 
-    python -P door.py SETTINGS      as JSON: host, port, inner (the port behind), hold, authority, certificate, key
+    python -P door.py SETTINGS      as JSON: host, port, inner (the port behind), hold, authority, certificate, key,
+                                    and only, as below
 
 Flower's superlink has one port for everything, and whoever reaches it may begin runs, let nodes in and turn them out
 without any key. So it listens on this machine only, and this program stands before it: it ends TLS, and lets through
@@ -8,7 +9,7 @@ calls of nodes, POST /v1/fleet/NAME with a body of at most LARGEST bytes, and GE
 whole, in the strictest form there is, and written anew, so that both sides agree where it ends. Lines on standard input
 tell more, by what nodes write into their header flwr-public-key (Flower checks that the key is theirs):
 
-    only DIGEST ...     who may pass, from now on; everybody where this was never said
+    only DIGEST ...     who may pass, from now on; everybody where this was never said, nobody where none is named
     wake DIGEST         something was sent to that node
 
 A node asks for messages, and sleeps 3 seconds when there are none. So its question waits here, for `hold` seconds at
@@ -29,6 +30,7 @@ import ssl
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ HEAD = 1 << 15  # bytes of a request without its body
 MOST, MOST_OF_ONE = 2000, 250  # connections at a time: of all, of one address
 SHAKE, IDLE, SLOW, AWAY = 10.0, 75.0, 30.0, 12.0  # seconds: to begin; between requests; for a piece; for the superlink
 STALE = 3.0  # seconds: the inner side closes connections that were idle for 5
-PULL = "/v1/fleet/pull-messages"
+PULL, HEALTH = "/v1/fleet/pull-messages", "/health"
 WHO = b"flwr-public-key"
 
 _LINE = re.compile(rb"(GET|POST) (/[a-z0-9/-]{0,100}) HTTP/1\.1")
@@ -75,7 +77,7 @@ def read(head: bytes) -> Request:
     if not found:
         raise Refused(400, "no request that nodes make")
     verb, path = found[1], found[2].decode("ascii")
-    if not (path == "/health" if verb == b"GET" else _PATH.fullmatch(path)):
+    if not (path == HEALTH if verb == b"GET" else _PATH.fullmatch(path)):
         raise Refused(404, f"{verb.decode()} {path}")
     kept, lengths, who = [], [], ""
     for line in lines:
@@ -119,7 +121,7 @@ class Waking:
         if bell := self._bells.get(who):
             bell.set()
 
-    async def wait(self, who: str, seconds: float, gone: Any) -> bool:
+    async def wait(self, who: str, seconds: float, gone: Callable[[], bool]) -> bool:
         """Until there is something, at most for a time; False: whoever asked is gone."""
         end = time.monotonic() + seconds
         while not self._due[who] and time.monotonic() < end:
@@ -143,7 +145,7 @@ class Door:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.host, self.port, self.inner = str(settings["host"]), int(settings["port"]), int(settings["inner"])
         self.hold = float(settings["hold"])
-        self.waking, self.only = Waking(), set[str]()
+        self.waking, self.only = Waking(), None if settings.get("only") is None else set(settings["only"].split())
         self._here: Counter[str] = Counter()  # connections of every address
         self._room, self._told = ROOM, 0.0
         self._certificate = (settings["certificate"], settings["key"]) if settings.get("certificate") else None
@@ -177,12 +179,11 @@ class Door:
 
     def hear(self, line: str) -> None:
         """One line of standard input."""
-        word, *named = line.split()
+        word, _, named = line.partition(" ")
         if word == "only":
-            self.only = {*named, ""} - {""} or {"nobody"}
+            self.only = set(named.split())
         elif word == "wake":
-            for who in named:
-                self.waking.wake(who)
+            self.waking.wake(named.strip())
 
     async def _renewed(self) -> None:
         """A certificate that was renewed is shown to whoever comes next."""
@@ -231,7 +232,7 @@ class Door:
         except asyncio.IncompleteReadError:
             return False
         request = read(head)
-        if self.only and request.length and request.who not in self.only:
+        if not self._may(request):
             raise Refused(401, "a key that is not registered")
         if request.length > self._room:
             raise Refused(503, "too much at a time")
@@ -239,14 +240,19 @@ class Door:
         try:
             seconds = SLOW * (1 + request.length / (4 << 20))
             body = await asyncio.wait_for(reader.readexactly(request.length), seconds)
-            if request.path == PULL and not await self.waking.wait(request.who, self.hold, reader.at_eof):
-                return False  # whoever asked is gone: a message that was fetched for nobody would be lost
+            if request.path == PULL and not await self.waking.wait(
+                request.who, self.hold, lambda: reader.at_eof() or not self._may(request)
+            ):
+                return False  # whoever asked is gone, or was turned out: a message fetched for nobody would be lost
             if not await inner.send(request.head, body):
                 await self._reply(writer, 503)  # what a node tries again
                 return True
         finally:
             self._room += request.length
         return await inner.answer(writer)
+
+    def _may(self, request: Request) -> bool:
+        return self.only is None or request.path == HEALTH or request.who in self.only
 
     async def _reply(self, writer: asyncio.StreamWriter, status: int) -> None:
         with contextlib.suppress(OSError, TimeoutError, ssl.SSLError):

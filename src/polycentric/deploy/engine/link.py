@@ -26,11 +26,12 @@ from .place import Place
 if TYPE_CHECKING:
     from .office import Known, Office, Serving
 
-POLL = 0.1  # seconds between two looks for replies, and for who is there
+POLL, OFTEN = 0.1, 1.0  # seconds between two looks for replies, and for who is there
 WHILE = 1.0  # seconds that looking for replies may take, about
 AT_ONCE = 32 << 20  # bytes that are pushed at once, about
 PATIENCE, SOON = 60.0, 0.5  # seconds for Flower to start; that looking for something may wait for it
 REREAD, LOOK = 5.0, 0.2  # seconds between two looks at who may join, and at whether all is well
+MOMENT = 0.3  # seconds
 UNWELL = 90.0  # seconds after which a superlink that does not answer is ended
 HOLD = 15.0  # seconds that a node's question for messages may wait at the door; it gives up after 30
 LONGEST_PAUSE = 30.0  # seconds between two tries to start something again
@@ -100,7 +101,6 @@ class Link:
         self._stack = contextlib.ExitStack()
         self._pending: dict[str, Sent] = {}
         self._names: dict[bytes, tuple[str, str]] = {}  # public key: fingerprint and name
-        self._let: set[str] = set()
         self._said: dict[str, float] = {}
         self._known: list[Known] = []
         self._looked = self._fetched = float("-inf")
@@ -132,8 +132,8 @@ class Link:
 
     def peers(self) -> list[Peer]:
         """Every node that may join, and whether it is there; Flower notices within a minute that one is gone."""
-        with self._turn(SOON):
-            known = self._look()
+        with self._turn(SOON) as ours:
+            known = self._look() if ours else self._known
         if self.insecure:
             return [Peer(str(one.number), "", one.online) for one in known]
         online = {one.key for one in known if one.online}
@@ -154,9 +154,15 @@ class Link:
             self._lost([peer for peer in parcels if peer not in known], "no such node" if ours else "Flower is away")
             addressed = {known[peer].number: peer for peer in parcels if peer in known}
             for some in _batches(addressed, parcels):
+                batch = {number: parcels[peer] for number, peer in some.items()}
                 try:
-                    taken = self._served.push({number: parcels[peer] for number, peer in some.items()}, seconds)
-                except FAILURES as error:
+                    try:
+                        taken = self._served.push(batch, seconds)
+                    except FAILURES:
+                        time.sleep(MOMENT)  # what was killed just now takes a moment to be gone
+                        self._revive()
+                        taken = self._served.push(batch, seconds)
+                except (*FAILURES, UsageError) as error:
                     self._lost(list(some.values()), type(error).__name__)
                     continue
                 for number, peer in some.items():
@@ -285,7 +291,7 @@ class Link:
         if self._keys is not None:
             keys = self._keys.absolute()
             settings |= {"certificate": str(keys / "server.crt"), "key": str(keys / "server.key")}
-            settings |= {"authority": str(self._place.authority)}
+            settings |= {"authority": str(self._place.authority), "only": self._may_pass()}
         self._door = Child("door", "door.py", [json.dumps(settings)], self._place.folder)
         end = time.monotonic() + PATIENCE
         while " open" not in (said := self._door.said()):
@@ -293,8 +299,6 @@ class Link:
                 self._door.end()
                 raise UsageError(f"cannot listen at {self.host}:{self.port}: {' '.join(said.split())[-200:]}")
             time.sleep(0.02)
-        self._let = set()
-        self._let_in()
         numbers = {one.number: one for one in self._look()}
         for sent in self._pending.values():
             if sent.number in numbers:
@@ -322,7 +326,7 @@ class Link:
                 pause = min(LONGEST_PAUSE, max(1.0, 2 * pause))
                 self._say(f"Flower is disturbed ({type(error).__name__}: {error})")
 
-    def _revive(self, unwell: float) -> None:
+    def _revive(self, unwell: float = 0.0) -> None:
         """Start again what has ended, or has not answered for long."""
         with self._lock:
             assert self._superlink is not None and self._door is not None
@@ -354,34 +358,32 @@ class Link:
         with self._lock:
             assert self._office is not None
             self._names = names
-            known = {one.key: one for one in self._office.nodes()}
-            for key in names.keys() - known.keys():
+            for key in names.keys() - {one.key for one in self._office.nodes()}:
                 try:
                     self._office.register(key)
                 except FAILURES:
                     self._say(f"{names[key][1]}.pub could not be registered: see superlink.log")
-            for key in known.keys() - names.keys():
-                self._office.unregister(known[key].number)
-                self._log("a node whose key is not in the folder any more was turned out")
             self._looked = float("-inf")
-            self._let_in()
+            if self._door is not None and not self._door.tell(f"only {self._may_pass()}"):
+                self._say("the door does not listen")
 
-    def _let_in(self) -> None:
-        """Tell the door who may pass."""
+    def _may_pass(self) -> str:
+        """Digests of the nodes that the door lets through.
+
+        A node whose key was taken away is turned out there. Flower still knows it, since it would never let a key in
+        again that was once turned out; but nothing that it says reaches Flower, and nothing is sent to it.
+        """
         from .door import digest
         from .office import header_of
 
-        let = {digest(header_of(key).encode()) for key in self._names}
-        if self._door is not None and not self.insecure and let != self._let:
-            self._let = let
-            self._door.tell(" ".join(["only", *sorted(let)]))
+        return " ".join(sorted(digest(header_of(key).encode()) for key in self._names))
 
     def _look(self) -> list[Known]:
         """Who is registered, and there; asked now and then."""
         from .flower import FAILURES
 
         now = time.monotonic()
-        if self._office is not None and now - self._looked >= POLL:
+        if self._office is not None and now - self._looked >= OFTEN:
             self._looked = now
             try:
                 self._known = self._office.nodes()

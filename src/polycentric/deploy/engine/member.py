@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 QUICK, SLOW, LATELY = 0.05, 0.25, 20.0  # seconds between two looks for a message: shortly after one, and otherwise
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the supernode is started again
+HINT = 15.0  # seconds after which it is said that there is no connection
 WELL = 60.0  # seconds after which a supernode that ended had been well
+REASONS = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not for this name, not valid now, or not from the authority of "
+    "ca.crt: compare the fingerprints",
+    "Failed to activate": "it thinks that this node is there already; it notices within a minute that it is not",
+    "terminated gracefully": "it does not let this node in: give NAME.pub to its owner, and see that both clocks are "
+    "right",
+}
 _NUMBER = re.compile(r"SuperNode ID: (\d{1,20})")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -109,7 +117,7 @@ class Member:
             died = not child.alive
             child.end()
             if died:
-                self._log(f"Flower's supernode has ended: {_last(child.said())}")
+                self._log(f"no connection to {self.server}: {_why(child.said())}")
             self._sign_off()
 
     def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> None:
@@ -117,12 +125,16 @@ class Member:
         from .flower import FAILURES
 
         claims, lately, known = claims_of_messages(address), float("-inf"), False
+        hint = time.monotonic() + HINT
         try:
             while not stop.is_set() and child.alive:
                 if not known and (found := _NUMBER.search(child.said())):
                     known = True
                     self._number.write_text(found[1])
                     self._log(f"connected to {self.server}")
+                if not known and time.monotonic() > hint:
+                    hint = float("inf")
+                    self._log(f"no connection to {self.server} yet; it is tried on and on: is the server there?")
                 try:
                     task = claims.next()
                 except FAILURES:  # it starts, or ends
@@ -232,7 +244,10 @@ class _Worker:
         self._asked.put(None)
 
 
-def _last(said: str) -> str:
-    """The last line of a log, in few letters."""
+def _why(said: str) -> str:
+    """What a supernode ended of, in plain words where they are known."""
+    for mark, words in REASONS.items():
+        if mark in said:
+            return words
     lines = [line.strip() for line in _COLOR.sub("", said).splitlines() if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:300]
+    return f"Flower's supernode has ended: {lines[-1][:200] if lines else 'it said nothing'}"
