@@ -29,7 +29,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from .flower import BEAT, FAILURES, Address, Claims, packed, pushed, unpacked
+from .flower import BEAT, FAILURES, Address, Claims, httpx, packed, pushed, unpacked
+
+SHORT = 5.0  # seconds for what may as well fail
 
 
 def claims_of_messages(address: Address) -> Claims:
@@ -104,4 +106,5 @@ def sign_off(server: str, ca: str, key: ec.EllipticCurvePrivateKey, number: int)
         NodeAuthHttpInterceptor(key, key.public_key()),
     ]
     with FleetHttpClient.from_server_address(server, False, ca, signing) as client:
+        client._client.timeout = httpx.Timeout(SHORT)
         client.DeactivateNode(DeactivateNodeRequest(node_id=number))

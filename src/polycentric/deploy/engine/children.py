@@ -82,6 +82,13 @@ class Child:
             return file.read(most).decode("utf-8", "replace")
         return ""
 
+    @property
+    def written(self) -> int:
+        """How long its log is."""
+        with contextlib.suppress(OSError):
+            return self.log.stat().st_size
+        return -1
+
     def end(self) -> None:
         """End it: politely, then not."""
         for number, patience in ((signal.SIGTERM, POLITELY), (signal.SIGKILL, None)):

@@ -1,7 +1,7 @@
 """The door of a server: all that nodes can reach. It passes on what nodes need of Flower, and nothing else.
 
-    python -P door.py SETTINGS      as JSON: host, port, inner (the port behind), hold, authority, certificate, key,
-                                    and only, as below
+    python -P door.py SETTINGS      as JSON: host, port, inner (the port behind), hold, bell (a file), only; with TLS
+                                    certificate, key, and authority (of the certificate behind)
 
 Flower's superlink has one port for everything, and whoever reaches it may begin runs, let nodes in and turn them out
 without any key. So it listens on this machine only, and this program stands before it: it ends TLS, and lets through
@@ -13,7 +13,8 @@ tell more, by what nodes write into their header flwr-public-key (Flower checks 
     wake DIGEST         something was sent to that node
 
 A node asks for messages, and sleeps 3 seconds when there are none. So its question waits here, for `hold` seconds at
-most, until something was sent to it.
+most, until something was sent to it. The other way round, the time of the file `bell` is set to now whenever a node has
+brought something, so that the server need not ask all the time.
 
 Standard library only: it starts at once, and has little that could go wrong. When standard input closes, it ends.
 """
@@ -41,7 +42,7 @@ HEAD = 1 << 15  # bytes of a request without its body
 MOST, MOST_OF_ONE = 2000, 250  # connections at a time: of all, of one address
 SHAKE, IDLE, SLOW, AWAY = 10.0, 75.0, 30.0, 12.0  # seconds: to begin; between requests; for a piece; for the superlink
 STALE = 3.0  # seconds: the inner side closes connections that were idle for 5
-PULL, HEALTH = "/v1/fleet/pull-messages", "/health"
+PULL, PUSH, HEALTH = "/v1/fleet/pull-messages", "/v1/fleet/push-", "/health"
 WHO = b"flwr-public-key"
 
 _LINE = re.compile(rb"(GET|POST) (/[a-z0-9/-]{0,100}) HTTP/1\.1")
@@ -131,12 +132,14 @@ class Waking:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), min(0.2, max(0.0, end - time.monotonic())))
             bell.clear()
+        if gone():
+            return False
         if self._due[who] > 0:
             self._due[who] -= 1
         if not self._due[who]:
             del self._due[who]
             self._bells.pop(who, None)
-        return not gone()
+        return True
 
 
 class Door:
@@ -147,7 +150,7 @@ class Door:
         self.hold = float(settings["hold"])
         self.waking, self.only = Waking(), None if settings.get("only") is None else set(settings["only"].split())
         self._here: Counter[str] = Counter()  # connections of every address
-        self._room, self._told = ROOM, 0.0
+        self._room, self._told, self._bell = ROOM, 0.0, Path(settings["bell"])
         self._certificate = (settings["certificate"], settings["key"]) if settings.get("certificate") else None
         self.outside: ssl.SSLContext | None = None
         self.inside: ssl.SSLContext | None = None
@@ -157,12 +160,16 @@ class Door:
             self.outside.load_cert_chain(*self._certificate)
             self.inside = ssl.create_default_context(cafile=settings["authority"])
 
-    async def run(self) -> None:
-        """Until standard input closes."""
+    async def open(self) -> asyncio.Server:
+        """From now on nodes can come."""
         shake = SHAKE if self.outside else None
-        server = await asyncio.start_server(
+        return await asyncio.start_server(
             self._visit, self.host, self.port, ssl=self.outside, limit=HEAD, ssl_handshake_timeout=shake
         )
+
+    async def run(self) -> None:
+        """Until standard input closes."""
+        server = await self.open()
         self._tell("open", always=True)
         async with server:
             renewing = asyncio.create_task(self._renewed())
@@ -249,7 +256,10 @@ class Door:
                 return True
         finally:
             self._room += request.length
-        return await inner.answer(writer)
+        more = await inner.answer(writer)
+        if request.path.startswith(PUSH):
+            self._bell.touch(0o600)
+        return more
 
     def _may(self, request: Request) -> bool:
         return self.only is None or request.path == HEALTH or request.who in self.only

@@ -55,7 +55,7 @@ try:
 except ImportError as missing:
     raise UsageError(f"a part of Flower is missing ({missing.name}); a federation needs {_WANTED}") from missing
 
-LARGEST = 2 << 30  # bytes of a parcel
+LARGEST, SMALL = 2 << 30, 1 << 18  # bytes of a parcel; of what need not be cut into pieces
 WAIT = 30.0  # seconds for one call
 BEAT = 10.0  # seconds between two signs of life: a task is taken away from who gives none for a minute
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RuntimeError, LookupError, TypeError)
@@ -122,20 +122,36 @@ def check_size(parcel: Sequence[bytes]) -> None:
 
 
 def packed(parcel: Sequence[bytes], code: str = "") -> RecordDict:
-    """Bytes as one array each, in order; and a random number, so that nobody can guess that of the message."""
-    arrays = {f"{k:08d}": Array("uint8", (len(one),), "bytes", bytes(one)) for k, one in enumerate(parcel)}
-    about = ConfigRecord({CODE: code, COUNT: len(arrays), "number": secrets.token_hex(16)})
-    return RecordDict({PARCEL: ArrayRecord(arrays), ABOUT: about})
+    """Bytes as one array each, which Flower cuts into pieces; or, as long as they are few, in one record.
+
+    A record costs a call, so that the second is faster. A random number keeps others from guessing the message's own.
+    """
+    about: dict[str, bytes | str] = {CODE: code, "number": secrets.token_hex(16)}
+    arrays: dict[str, Array] = {}
+    room = SMALL
+    for k, one in enumerate(parcel):
+        room -= len(one)
+        if room >= 0:
+            about[f"{k:08d}"] = bytes(one)
+        else:
+            arrays[f"{k:08d}"] = Array("uint8", (len(one),), "bytes", bytes(one))
+    found = RecordDict({ABOUT: ConfigRecord({COUNT: len(parcel), **about})})
+    if arrays:
+        found[PARCEL] = ArrayRecord(arrays)
+    return found
 
 
 def unpacked(content: RecordDict) -> tuple[list[bytes], str]:
     """The bytes and the code of a message; a ValueError where it is none of ours."""
-    arrays, about = content.array_records.get(PARCEL), content.config_records.get(ABOUT)
-    if arrays is None or about is None:
+    about, arrays = content.config_records.get(ABOUT), content.array_records.get(PARCEL)
+    if about is None:
         raise ValueError("no parcel")
-    parcel = [arrays[name].data for name in sorted(arrays)]
-    code = about.get(CODE, "")
-    if about.get(COUNT) != len(parcel) or not isinstance(code, str) or sum(map(len, parcel)) > LARGEST:
+    count, code = about.get(COUNT), about.get(CODE)
+    pieces = {name: one.data for name, one in arrays.items()} if arrays else {}
+    pieces |= {name: one for name, one in about.items() if isinstance(one, bytes)}
+    parcel = [pieces[name] for name in sorted(pieces)]
+    whole = sorted(pieces) == [f"{k:08d}" for k in range(len(pieces))] and count == len(pieces)
+    if not whole or not isinstance(code, str) or sum(map(len, parcel)) > LARGEST:
         raise ValueError("half a parcel")
     return parcel, "".join(letter for letter in code[:40] if letter.isalnum() or letter == " ")
 

@@ -26,7 +26,7 @@ from .place import Place
 if TYPE_CHECKING:
     from .office import Known, Office, Serving
 
-POLL, OFTEN = 0.1, 1.0  # seconds between two looks for replies, and for who is there
+POLL, RARELY, OFTEN = 0.05, 1.0, 1.0  # seconds between two looks: for replies; where none was brought; for who is there
 WHILE = 1.0  # seconds that looking for replies may take, about
 AT_ONCE = 32 << 20  # bytes that are pushed at once, about
 PATIENCE, SOON = 60.0, 0.5  # seconds for Flower to start; that looking for something may wait for it
@@ -104,6 +104,7 @@ class Link:
         self._said: dict[str, float] = {}
         self._known: list[Known] = []
         self._looked = self._fetched = float("-inf")
+        self._bell, self._heard = self._place.folder / "bell", -1
 
     def __enter__(self) -> Link:
         from .flower import check_version
@@ -181,9 +182,10 @@ class Link:
 
         now, out = time.monotonic(), []
         with self._turn(SOON) as ours:
-            if not ours or not self._pending or now - self._fetched < POLL:
+            rung = self._rung()
+            if not ours or not self._pending or now - self._fetched < (POLL if rung != self._heard else RARELY):
                 return []
-            self._fetched = now
+            self._fetched, self._heard = now, rung
             try:
                 replies = self._served.pull(self._pending, WHILE)
             except FAILURES as error:
@@ -288,6 +290,7 @@ class Link:
 
     def _start_door(self) -> None:
         settings: dict[str, Any] = {"host": self.host, "port": self.port, "inner": self._inner, "hold": HOLD}
+        settings["bell"] = str(self._bell)
         if self._keys is not None:
             keys = self._keys.absolute()
             settings |= {"certificate": str(keys / "server.crt"), "key": str(keys / "server.key")}
@@ -334,11 +337,13 @@ class Link:
                 self._superlink.end()
             if not self._superlink.alive:
                 self._log("Flower's superlink has ended: starting it again")
+                self._superlink.end()
                 self._start_superlink()
                 self._reread()
                 self._beat()
             if not self._door.alive:
                 self._log("the door has ended: opening it again")
+                self._door.end()
                 self._start_door()
 
     def _beat(self) -> None:
@@ -396,6 +401,12 @@ class Link:
         if self.insecure:
             return {str(one.number): one for one in self._look()}
         return {self._names[one.key][0]: one for one in self._look() if one.key in self._names}
+
+    def _rung(self) -> int:
+        """When a node last brought something, as the door says."""
+        with contextlib.suppress(OSError):
+            return self._bell.stat().st_mtime_ns
+        return 0
 
     def _wake(self, node: Known) -> None:
         from .door import digest

@@ -24,7 +24,8 @@ from .place import Place, endpoint
 if TYPE_CHECKING:
     from .flower import Address
 
-QUICK, SLOW, LATELY = 0.05, 0.25, 20.0  # seconds between two looks for a message: shortly after one, and otherwise
+LOOK, RARELY = 0.05, 2.0  # seconds between two looks at the supernode's log; for a message whatever it says
+LATELY = 1.0  # seconds after a line of the log in which a message may come
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the supernode is started again
 HINT = 15.0  # seconds after which it is said that there is no connection
 WELL = 60.0  # seconds after which a supernode that ended had been well
@@ -88,7 +89,6 @@ class Member:
             check_node(self._ca, self._key)
         pause = SHORTEST_PAUSE
         with self._place:
-            self._sign_off()
             while not stop.is_set():
                 began = time.monotonic()
                 self._take_part(stop)
@@ -102,6 +102,7 @@ class Member:
 
     def _take_part(self, stop: threading.Event) -> None:
         """Start a supernode, and answer what it brings until it ends, or we shall."""
+        self._sign_off()
         port = free_port()
         options = ["supernode", "--superlink", self.server, *self._place.options, "--port", str(port)]
         if self.insecure:
@@ -114,18 +115,19 @@ class Member:
         try:
             self._answer_all(self._place.address(port), child, stop)
         finally:
-            died = not child.alive
+            alone = not child.alive
             child.end()
-            if died:
+            if alone:
                 self._log(f"no connection to {self.server}: {_why(child.said())}")
-            self._sign_off()
+            else:
+                self._number.unlink(missing_ok=True)  # a supernode that we end signs off itself
 
     def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> None:
         from .answering import claims_of_messages
         from .flower import FAILURES
 
-        claims, lately, known = claims_of_messages(address), float("-inf"), False
-        hint = time.monotonic() + HINT
+        claims, known, hint = claims_of_messages(address), False, time.monotonic() + HINT
+        size, lately, looked = -1, 0.0, 0.0
         try:
             while not stop.is_set() and child.alive:
                 if not known and (found := _NUMBER.search(child.said())):
@@ -135,16 +137,21 @@ class Member:
                 if not known and time.monotonic() > hint:
                     hint = float("inf")
                     self._log(f"no connection to {self.server} yet; it is tried on and on: is the server there?")
+                now = time.monotonic()
+                if child.written != size:  # a supernode says what it receives: to ask it all the time would be busy
+                    size, lately = child.written, now
+                if now - lately > LATELY and now - looked < RARELY:
+                    stop.wait(LOOK)
+                    continue
+                looked = now
                 try:
                     task = claims.next()
                 except FAILURES:  # it starts, or ends
-                    stop.wait(SLOW)
-                    continue
+                    task = None
                 if task is not None:
                     self._answer(address, task[0], stop)
-                    lately = time.monotonic()
                 else:
-                    stop.wait(QUICK if time.monotonic() - lately < LATELY else SLOW)
+                    stop.wait(LOOK)
         finally:
             claims.close()
 
@@ -177,19 +184,16 @@ class Member:
         return self._place.folder / "number"
 
     def _sign_off(self) -> None:
-        """Say that we are gone, where a supernode could not say so itself; otherwise it is not let in for a minute."""
-        try:
-            number = int(self._number.read_text())
-            self._number.unlink()
-        except (OSError, ValueError):
+        """Say that we are gone, where a supernode could not: otherwise we are not let in for a minute."""
+        if self._ca is None or self._key is None or not self._number.exists():
             return
-        if self._ca is not None and self._key is not None:
-            from ..key_files import private_key
-            from .answering import sign_off
-            from .flower import FAILURES
+        from ..key_files import private_key
+        from .answering import sign_off
+        from .flower import FAILURES
 
-            with contextlib.suppress(*FAILURES):
-                sign_off(self.server, str(self._ca), private_key(self._key), number)
+        with contextlib.suppress(*FAILURES):
+            sign_off(self.server, str(self._ca), private_key(self._key), int(self._number.read_text()))
+            self._number.unlink()
 
 
 class _Worker:
