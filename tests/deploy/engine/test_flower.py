@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -20,11 +21,13 @@ from polycentric.deploy.engine.flower import (
     COUNT,
     PARCEL,
     SMALL,
+    assembled,
     check_size,
     check_version,
     packed,
     unpacked,
 )
+from polycentric.deploy.engine.office import batches
 from polycentric.errors import UsageError
 
 large = st.builds(lambda length, seed: bytes([seed]) * length, st.integers(0, 2 * SMALL), st.integers(0, 255))
@@ -48,6 +51,21 @@ def _travelled(content: RecordDict) -> RecordDict:
     found = inflate_object_from_contents(content.object_id, pieces)
     assert isinstance(found, RecordDict)
     return found
+
+
+def test_a_message_that_becomes_too_large_is_refused_before_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array of one small piece, a million times."""
+    from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body, get_all_nested_objects
+
+    array = Array("uint8", (5,), "bytes", b"piece")
+    good = {name: one.deflate() for name, one in get_all_nested_objects(array).items()}
+    body = json.dumps({"dtype": "uint8", "shape": [5], "stype": "bytes", "arraychunk_ids": [0] * 1_000_000}).encode()
+    bomb = good | {array.object_id: add_header_to_object_body(body, array)}
+    monkeypatch.setattr(flower, "LARGEST", 1 << 20)
+    with pytest.raises(ValueError, match="no message"):
+        assembled(array.object_id, good)
+    with pytest.raises(ValueError, match="too large"):
+        assembled(array.object_id, bomb)
 
 
 def test_a_message_cannot_be_guessed() -> None:
@@ -108,3 +126,12 @@ def test_the_engine_is_imported_without_flower() -> None:
     code += "try:\n    import polycentric.deploy.engine.flower\nexcept UsageError as error:\n    print(error)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install 'polycentric[deploy]'" in said
+
+
+def test_large_parcels_are_pushed_few_at_a_time() -> None:
+    peers = {k: str(k) for k in range(5)}
+    small = list(batches(peers, {name: [b"x"] for name in peers.values()}))
+    assert small == [peers]
+    large = list(batches(peers, {name: [bytes(20 << 20)] for name in peers.values()}))
+    assert [list(some) for some in large] == [[0, 1], [2, 3], [4]]
+    assert list(batches({}, {})) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polycentric.deploy.engine.link import Link, _batches
+from polycentric.deploy.engine.link import Link
 from polycentric.deploy.engine.member import REASONS, Member, _why, _Worker
 from polycentric.deploy.engine.place import endpoint
 from polycentric.errors import UsageError
@@ -126,12 +126,3 @@ def test_keys_are_needed_unless_it_is_said_that_they_are_not(tmp_path: Path) -> 
         link(insecure=True, port=0)
     with pytest.raises(UsageError, match="more than 0 seconds"):
         member(insecure=True, seconds=0)
-
-
-def test_large_parcels_are_pushed_few_at_a_time() -> None:
-    peers = {k: str(k) for k in range(5)}
-    small = list(_batches(peers, {name: [b"x"] for name in peers.values()}))
-    assert small == [peers]
-    large = list(_batches(peers, {name: [bytes(20 << 20)] for name in peers.values()}))
-    assert [list(some) for some in large] == [[0, 1], [2, 3], [4]]
-    assert list(_batches({}, {})) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 import ssl
 from collections.abc import Callable
@@ -22,6 +23,14 @@ def check_server(keys: Path, nodes: Path) -> None:
             f"{keys} holds no certificate with its key: polycentric doctor --keys {shlex.quote(str(keys))}"
         ) from None
     require(nodes.is_dir(), f"{nodes} is no folder: put NAME.pub of every node that may join into one")
+
+
+def is_here(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_node(ca: Path, key: Path) -> None:

@@ -18,18 +18,19 @@ from flwr.proto.runtime_pb2 import (
     SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from .flower import BEAT, FAILURES, Address, Claims, httpx, packed, pushed, unpacked
+from .flower import BEAT, FAILURES, Address, Claims, assembled, httpx, packed, pushed, unpacked
 
 SHORT = 5.0  # seconds for what may as well fail
 
@@ -69,18 +70,11 @@ class Answering:
                 raise ValueError("we stop")
             return pull(name)
 
-        message = pull_and_inflate_object_from_tree(
-            tree,
-            unless_stopped,
-            make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
-            return_type=Message,
-            max_tries_per_object=None,
-            initial_backoff=0.05,
-            backoff_cap=0.5,
-        )
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        self._message = message
-        return unpacked(message.content)[0]
+        names = list(dict.fromkeys(one.object_id for one in iterate_object_tree(tree)))
+        pieces = pull_objects(names, unless_stopped, max_tries_per_object=None, initial_backoff=0.05, backoff_cap=0.5)
+        make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
+        self._message = assembled(tree.object_id, pieces)
+        return unpacked(self._message.content)[0]
 
     def reply(self, parcel: Sequence[bytes], code: str = "") -> None:
         """The reply, and the end of the task; with a code, and nothing else, where something went wrong.

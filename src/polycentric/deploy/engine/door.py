@@ -248,7 +248,7 @@ class Door:
             seconds = SLOW * (1 + request.length / (4 << 20))
             body = await asyncio.wait_for(reader.readexactly(request.length), seconds)
             if request.path == PULL and not await self.waking.wait(
-                request.who, self.hold, lambda: reader.at_eof() or not self._may(request)
+                request.who, self.hold, lambda: _left(reader) or not self._may(request)
             ):
                 return False  # whoever asked is gone, or was turned out: a message fetched for nobody would be lost
             if not await inner.send(request.head, body):
@@ -274,6 +274,11 @@ class Door:
         if always or time.monotonic() - self._told > 1.0:
             self._told = self._told if always else time.monotonic()
             print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+
+
+def _left(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side is gone."""
+    return reader.at_eof() or reader.exception() is not None
 
 
 class Inner:

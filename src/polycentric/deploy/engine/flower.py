@@ -11,9 +11,10 @@ Of Flower this needs more than its authors promise to keep: a new version must b
 
 from __future__ import annotations
 
+import json
 import secrets
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
@@ -44,11 +45,13 @@ try:
     from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushAppMessagesRequest
     from flwr.supercore.inflatable.inflatable_object import (
         get_all_nested_objects,
+        get_object_body,
+        get_object_head_values_from_object_content,
         get_object_tree,
         no_object_id_recompute,
     )
     from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
-    from flwr.supercore.inflatable.inflatable_utils import push_objects
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, push_objects
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
     from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -56,6 +59,7 @@ except ImportError as missing:
     raise UsageError(f"a part of Flower is missing ({missing.name}); a federation needs {_WANTED}") from missing
 
 LARGEST, SMALL = 2 << 30, 1 << 18  # bytes of a parcel; of what need not be cut into pieces
+HEADS = 1 << 12  # bytes of a piece that are not of a parcel
 WAIT = 30.0  # seconds for one call
 BEAT = 10.0  # seconds between two signs of life: a task is taken away from who gives none for a minute
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RuntimeError, LookupError, TypeError)
@@ -154,6 +158,26 @@ def unpacked(content: RecordDict) -> tuple[list[bytes], str]:
     if not whole or not isinstance(code, str) or sum(map(len, parcel)) > LARGEST:
         raise ValueError("half a parcel")
     return parcel, "".join(letter for letter in code[:40] if letter.isalnum() or letter == " ")
+
+
+def assembled(first: str, pieces: Mapping[str, bytes]) -> Message:
+    """A message from its pieces; a ValueError where they make none, or one that is too large.
+
+    An array names its pieces, and may name one many times: a few bytes could become more than any memory holds.
+    """
+    size = 0
+    for piece in pieces.values():
+        kind, children, _ = get_object_head_values_from_object_content(piece)
+        if kind == Array.__qualname__:
+            named = json.loads(get_object_body(piece, Array))["arraychunk_ids"]
+            size += sum(len(pieces[children[k]]) for k in named)
+    if size > LARGEST + len(pieces) * HEADS:
+        raise ValueError("too large")
+    message = inflate_object_from_contents(first, dict(pieces))
+    if not isinstance(message, Message):
+        raise ValueError("no message")
+    message.metadata.__dict__["_message_id"] = first
+    return message
 
 
 def pushed(client: RuntimeHttpClient, node: Node, run: int, messages: Sequence[Message]) -> list[str]:

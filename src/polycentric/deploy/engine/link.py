@@ -8,7 +8,6 @@ ends, it is started again: messages that were kept are still there.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import threading
 import time
@@ -19,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError, require
-from .admission import allowed, check_server
+from .admission import allowed, check_server, is_here
 from .children import Child, check_free, free_port
 from .place import Place
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 POLL, RARELY, OFTEN = 0.05, 1.0, 1.0  # seconds between two looks: for replies; where none was brought; for who is there
 WHILE = 1.0  # seconds that looking for replies may take, about
-AT_ONCE = 32 << 20  # bytes that are pushed at once, about
 PATIENCE, SOON = 60.0, 0.5  # seconds for Flower to start; that looking for something may wait for it
 REREAD, LOOK = 5.0, 0.2  # seconds between two looks at who may join, and at whether all is well
 MOMENT = 0.3  # seconds
@@ -81,8 +79,9 @@ class Link:
         require(0 < port < 1 << 16, f"--port must be 1 to 65535, got {port}")
         if insecure:
             require(keys is None and nodes is None, "--insecure means no keys: leave --keys and --nodes away")
-            alone = host == "localhost" or _is_loopback(host)
-            require(alone, f"--insecure is for trying it out on this machine, so --host {host} cannot be: make keys")
+            require(
+                is_here(host), f"--insecure is for trying it out on this machine, so --host {host} cannot be: make keys"
+            )
         else:
             require(
                 keys is not None and nodes is not None,
@@ -146,6 +145,7 @@ class Link:
         What cannot be sent, since there is no such node or Flower is being started again, is told to the log.
         """
         from .flower import FAILURES, check_size
+        from .office import batches
 
         require(seconds > 0, f"a message needs a time to live above 0 seconds, got {seconds}")
         for parcel in parcels.values():
@@ -154,7 +154,7 @@ class Link:
             known = self._numbers() if ours else {}
             self._lost([peer for peer in parcels if peer not in known], "no such node" if ours else "Flower is away")
             addressed = {known[peer].number: peer for peer in parcels if peer in known}
-            for some in _batches(addressed, parcels):
+            for some in batches(addressed, parcels):
                 batch = {number: parcels[peer] for number, peer in some.items()}
                 try:
                     try:
@@ -239,9 +239,9 @@ class Link:
     # -- beginning -------------------------------------------------------------------------------------------
 
     def _start_superlink(self) -> None:
-        """Start Flower, and wait until it answers; a database that it cannot open is put aside."""
+        """Start Flower, and wait until it answers: at another port if it must, and at last with an empty database."""
         database = self._place.folder / "state.db"
-        for _ in range(2):
+        for left in (2, 1, 0):
             self._inner = self._inner or free_port()
             options = ["superlink", *self._place.options, "--port", str(self._inner), "--database", str(database)]
             options += ["--disable-runtime-dependency-installation"]
@@ -249,14 +249,14 @@ class Link:
             self._superlink = Child("superlink", "starter.py", options, self._place.folder)
             if self._waited(self._superlink):
                 return
-            said = self._superlink.said().strip().splitlines()[-1:]
             self._superlink.end()
             self._inner = 0
             if self._ending.is_set():
                 break
-            for left in self._place.folder.glob("state.db*"):
-                left.replace(left.with_name(f"old-{left.name}"))
-            self._log(f"Flower did not start ({' '.join(said)[:200]}): trying with an empty database")
+            if left == 1:
+                self._log("Flower does not start: trying with an empty database, the other is kept as old-state.db")
+                for path in self._place.folder.glob("state.db*"):
+                    path.replace(path.with_name(f"old-{path.name}"))
         raise UsageError(f"Flower does not start: see {self._place.folder / 'superlink.log'}")
 
     def _waited(self, child: Child) -> bool:
@@ -338,9 +338,12 @@ class Link:
             if not self._superlink.alive:
                 self._log("Flower's superlink has ended: starting it again")
                 self._superlink.end()
+                before = self._inner
                 self._start_superlink()
                 self._reread()
                 self._beat()
+                if self._inner != before:
+                    self._door.end()  # it knows the other port
             if not self._door.alive:
                 self._log("the door has ended: opening it again")
                 self._door.end()
@@ -434,24 +437,3 @@ class Link:
         if line not in self._said:
             self._said[line] = now
             self._log(line)
-
-
-def _batches(addressed: Mapping[int, str], parcels: Mapping[str, Sequence[bytes]]) -> Iterator[dict[int, str]]:
-    """Nodes whose parcels are pushed at once: few at a time where they are large, so that the first need not wait."""
-    some: dict[int, str] = {}
-    size = 0
-    for number, peer in addressed.items():
-        some[number] = peer
-        size += sum(map(len, parcels[peer]))
-        if size > AT_ONCE or len(some) >= 64:
-            yield some
-            some, size = {}, 0
-    if some:
-        yield some
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -36,14 +36,14 @@ from flwr.proto.runtime_pb2 import (
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from .flower import FAILURES, Address, Claims, packed, pushed, unpacked
+from .flower import FAILURES, HEADS, LARGEST, Address, Claims, assembled, packed, pushed, unpacked
 
 ENDING = 3.0  # seconds for a call when all is over
+AT_ONCE, MOST_AT_ONCE = 32 << 20, 64  # bytes and messages that are pushed at once, about
 SERVER = Node(node_id=SUPERLINK_NODE_ID)
 APP = """\
 [project]
@@ -184,7 +184,7 @@ class Serving:
             try:
                 if not self._completed(one, end):
                     continue
-                came = _came(one.to, inflate_object_from_contents(name, one.contents))
+                came = _came(one.to, assembled(name, one.contents))
             except httpx.TransportError:
                 raise  # the superlink is away: what came so far stays
             except FAILURES:
@@ -204,6 +204,9 @@ class Serving:
             if not found.object_available:
                 return False
             one.contents[name] = found.object_content
+            one.size += len(found.object_content)
+            if one.size > LARGEST + len(one.names) * HEADS:
+                raise ValueError("too large")
         done = ConfirmMessageReceivedRequest(node=SERVER, run_id=self.run, message_object_id=one.names[0])
         self._client.ConfirmMessageReceived(done)
         return True
@@ -229,11 +232,10 @@ class _Arriving:
         self.to, first = to, tree.object_id
         self.names = list(dict.fromkeys([first, *(one.object_id for one in iterate_object_tree(tree))]))
         self.contents: dict[str, bytes] = {}
+        self.size = 0
 
 
-def _came(to: str, reply: object) -> Came:
-    if not isinstance(reply, Message):
-        raise ValueError("no message")
+def _came(to: str, reply: Message) -> Came:
     if reply.has_error():  # made up by Flower, or by a node that is none of ours; its words are not passed on
         return Came(to, reply.metadata.src_node_id, None, f"error {int(reply.error.code)}")
     parcel, code = unpacked(reply.content)
@@ -258,3 +260,17 @@ def _claimed(address: Address, run: int, seconds: float) -> str:
     finally:
         claims.close()
     raise ValueError("Flower offered no task for the run")
+
+
+def batches(addressed: Mapping[int, str], parcels: Mapping[str, Sequence[bytes]]) -> Iterator[dict[int, str]]:
+    """Nodes whose parcels are pushed at once: few at a time where they are large, so that the first need not wait."""
+    some: dict[int, str] = {}
+    size = 0
+    for number, peer in addressed.items():
+        some[number] = peer
+        size += sum(map(len, parcels[peer]))
+        if size > AT_ONCE or len(some) >= MOST_AT_ONCE:
+            yield some
+            some, size = {}, 0
+    if some:
+        yield some
