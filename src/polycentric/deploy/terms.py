@@ -36,7 +36,7 @@ class Terms(BaseModel):
 
     kind: Literal["terms"] = "terms"
     version: Literal[1] = 1
-    run: str = Field(pattern=SAFE.pattern, max_length=64)
+    run: str = Field(pattern=f"^{SAFE.pattern}$", max_length=64)  # without ^ and $ any text that holds a name would do
     client: int = Field(ge=0, lt=1 << 31)
     clients: int = Field(ge=1, lt=1 << 31)
     able: int = Field(ge=0, lt=1 << 31)  # clients that train
