@@ -41,11 +41,16 @@ def same(a: State, b: State) -> None:
             assert torch.equal(mine[name].cpu(), other[name].cpu()), f"{part}/{name}"
 
 
+def last_of(center: Any, client: int) -> Any:
+    """What a client must go on from."""
+    return center.used[client].key if client in center.used else None
+
+
 def same_kept(clients: dict[int, Client], center: Any, plain: State) -> None:
     """What clients keep is at the nodes, and nowhere else."""
     for k, client in clients.items():
         assert client._node is not None
-        kept = client._node[1].keeper.after(center.used.get(k))
+        kept = client._node[1].keeper.after(last_of(center, k))
         assert kept.keys() == plain.kept.keys()
         assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)
 
@@ -258,5 +263,5 @@ def check_schedule(name: str, seed: int, blobs: Make, rounds: int = 4) -> None:
     same(state, plain)
     for k, client in clients.items():
         if client._node is not None:
-            kept = client._node[1].keeper.after(center.used.get(k))
+            kept = client._node[1].keeper.after(last_of(center, k))
             assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)

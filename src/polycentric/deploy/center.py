@@ -34,7 +34,20 @@ from ..simulate.clients import Simulation, finite
 from ..simulate.rehearsal import LEAST
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
-from .letters import Asks, Letter, LetterFacts, Reply, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from .letters import (
+    Asks,
+    LastUsed,
+    Letter,
+    LetterFacts,
+    Reply,
+    Shapes,
+    Spoiled,
+    digest,
+    fits,
+    mark,
+    most_bytes,
+    shapes_of,
+)
 from .node import PARTS, as_numbers, begins_of, from_numbers
 
 POLL = 0.05  # seconds between two looks for replies
@@ -60,6 +73,7 @@ class Note:
     turn: int
     client: int
     what: str  # used, not finite, too long, refused, failed, spoiled, late
+    letter: str = ""  # the beginning of its digest
 
 
 @dataclass(eq=False)
@@ -95,7 +109,7 @@ class Nodes:
     clock: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
     notes: list[Note] = field(default_factory=list)
-    used: dict[int, tuple[int, int]] = field(default_factory=dict)  # round and turn of every client's last used reply
+    used: dict[int, LastUsed] = field(default_factory=dict)  # every client's last used reply
     missed: dict[int, int] = field(default_factory=dict)  # parcels in a row that a client did not answer
     _ahead: dict[str, bytes | None] = field(default_factory=dict)  # letter: its reply; None: it did not come in time
     _scored: tuple[State | None, int, dict[Part, Scores]] = (None, 0, {})
@@ -166,6 +180,11 @@ class Nodes:
         """How many did not answer in time."""
         key = (trip.cohort.round, trip.cohort.turn)
         return sum((note.round, note.turn) == key and note.what == "late" for note in self.notes)
+
+    def letters(self, trip: Trip) -> dict[str, str]:
+        """The letters whose replies were used in an exchange, by client: nodes know by them what they kept then."""
+        key = (trip.cohort.round, trip.cohort.turn)
+        return {str(n.client): n.letter for n in self.notes if (n.round, n.turn) == key and n.what == "used"}
 
     # -- scores ------------------------------------------------------------------------------------------------
 
@@ -245,7 +264,7 @@ class Nodes:
             effort=float(block.effort[0]),
             might=block.might,
             count=None if block.count is None else float(block.count[0]),
-            last=list(self.used[client]) if client in self.used else None,
+            last=self.used.get(client),
         )
         return Letter(facts, receive(exchange, state, block)).packed()
 
@@ -284,10 +303,10 @@ class Nodes:
     ) -> Reply | None:
         """A reply that is good; what became of the letter is noted in any case."""
         what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
-        good = reply if what == "used" else None
+        good, called = reply if what == "used" else None, mark(digest(letter))
         if good is not None:
-            self.used[client] = (cohort.round, cohort.turn)
-        self.notes.append(Note(cohort.round, cohort.turn, client, what))
+            self.used[client] = LastUsed(round=cohort.round, turn=cohort.turn, letter=called)
+        self.notes.append(Note(cohort.round, cohort.turn, client, what, called))
         return good
 
     def _judged(self, client: int, data: bytes | None, expected: Shapes, cohort: Cohort) -> tuple[str, Reply | None]:
@@ -345,7 +364,7 @@ def in_order(cohort: Cohort) -> list[Cohort]:
 def _answers(data: bytes, waiting: Mapping[str, bytes]) -> list[str]:
     """Which letters a reply answers: the one it names; one that cannot be read, all that its client was sent."""
     try:
-        name = Reply.named(data)
+        name = Reply.facts_of(data).letter
     except Spoiled:
         return list(waiting)
     return [name] if name in waiting else []  # late from another exchange, twice, or never asked

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..data import Federation
-from .letters import FACTS, Spoiled, digest, unpacked
+from .letters import FACTS, Reply, Spoiled, digest, unpacked
 from .node import Keeper, Node, begins_of, refusal
 from .roster import Hello, about
 from .terms import Limits, Terms, run_at_node
@@ -69,13 +69,16 @@ class Client:
             return [self._reply(node, letter) for letter in letters]
 
     def _reply(self, node: Node, letter: bytes) -> bytes:
-        """A letter that came twice is not learned twice; the reply would be the same."""
+        """A letter that came twice is not learned twice: the reply would be the same. What failed is tried again."""
         name = digest(letter)
-        if name not in self._replied:
+        if name in self._replied:
+            return self._replied[name]
+        reply = node.answer(letter)
+        if Reply.facts_of(reply).code == "ok":  # a disk that was full may not be any more
             while len(self._replied) >= REPLIES:
                 self._replied.pop(next(iter(self._replied)))
-            self._replied[name] = node.answer(letter)
-        return self._replied[name]
+            self._replied[name] = reply
+        return reply
 
     def _at(self, data: bytes) -> Node:
         name = digest(data)

@@ -34,6 +34,21 @@ class Spoiled(ValueError):
     """Bytes that are no letter, or not the one that was asked for; never more than that is said."""
 
 
+class LastUsed(BaseModel):
+    """Which of a client's replies was used last: that to this letter, of this exchange."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    round: int = Field(ge=0, lt=1 << 31)
+    turn: int = Field(ge=0, lt=1 << 10)
+    letter: str = Field(pattern="^[0-9a-f]{16}$")  # the beginning of its digest
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Versions are in the order of their exchanges."""
+        return self.round, self.turn, self.letter
+
+
 class LetterFacts(BaseModel):
     """What a letter is for: enough for a reply that depends on nothing else but the node's data and what it keeps."""
 
@@ -52,7 +67,7 @@ class LetterFacts(BaseModel):
     effort: float = Field(gt=0, le=1)
     might: int | None = Field(default=None, ge=0, lt=1 << 31)
     count: float | None = Field(default=None, allow_inf_nan=False)
-    last: list[int] | None = Field(default=None, min_length=2, max_length=2)  # round and turn of its last used reply
+    last: LastUsed | None = None  # None: none yet
 
 
 class ReplyFacts(BaseModel):
@@ -100,9 +115,10 @@ class Reply:
         return packed(self.facts, self.sent)
 
     @staticmethod
-    def named(data: bytes) -> str:
-        """The digest of the letter that a reply says it answers; its numbers are not looked at."""
-        return str(_facts(data, ReplyFacts)[0].letter)
+    def facts_of(data: bytes) -> ReplyFacts:
+        """What a reply says of itself, such as which letter it answers; its numbers are not looked at."""
+        facts: ReplyFacts = _facts(data, ReplyFacts)[0]
+        return facts
 
     @staticmethod
     def read(data: bytes, most: int) -> Reply:
@@ -114,6 +130,11 @@ class Reply:
 def digest(data: bytes) -> str:
     """The sha256 of bytes."""
     return hashlib.sha256(data).hexdigest()
+
+
+def mark(letter: str) -> str:
+    """The beginning of a letter's digest: enough to tell letters for one exchange apart."""
+    return letter[:16]
 
 
 def shapes_of(stacks: Stacks) -> Shapes:

@@ -6,7 +6,6 @@ folder (`exchanges.jsonl`), written before the round counts, so a center that wa
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ..runs.record import last_used
 from ..runs.settings import Settings
 from ..runs.start import Given, attach_folder, prepared, resumed
 from .center import Nodes
-from .letters import packed
+from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
 from .roster import Present, distances, federation_of
 from .terms import SAFE, Terms, deployable
@@ -141,21 +140,22 @@ def serve(
     for client, name in enumerate(federation.clients):
         if name in roster.present:
             made.remote.sizes[client] = roster.present[name].facts.sizes.train
-    made.callbacks += (Watch(folder, federation.clients, log), *callbacks)
+    last = last_used(folder, made.state.round).items()  # before anything is written
+    used = {client: LastUsed(round=r, turn=t, letter=letter) for client, (r, t, letter) in last}
+    made.callbacks += (Watch(used, federation.clients, log), *callbacks)
     return made.go()
 
 
 class Watch(Callback):
     """Puts a center where its record left it, and tells who was left out and why."""
 
-    def __init__(self, folder: Path, names: Sequence[str], log: Callable[[str], None]) -> None:
-        self.folder, self.names, self.log, self.began = folder, names, log, time.monotonic()
+    def __init__(self, used: dict[int, LastUsed], names: Sequence[str], log: Callable[[str], None]) -> None:
+        self.used, self.names, self.log = used, names, log
 
     def on_start(self, run: Run) -> None:
         """Which replies were used before, and from now on ask ahead."""
         assert isinstance(run.remote, Nodes)
-        run.remote.used = last_used(self.folder, run.state.round)
-        run.remote.ahead = True
+        run.remote.used, run.remote.ahead = dict(self.used), True
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
         """Who was left out in the round."""

@@ -42,6 +42,9 @@ class Remote(Clients, Protocol):
     def silent(self, trip: Trip) -> int:
         """How many did not answer in time."""
 
+    def letters(self, trip: Trip) -> dict[str, str]:
+        """What was asked where an answer was used, by client: how whoever answered knows it again."""
+
 
 @dataclass(frozen=True, eq=False)
 class Moment:
