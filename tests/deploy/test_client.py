@@ -17,7 +17,7 @@ from support import Make
 
 
 def code(reply: bytes) -> str:
-    return Reply.facts_of(reply).code
+    return Reply.told(reply).code
 
 
 def scene(blobs: Make, folder: Path | None, name: str = "lg-fedavg", **how: Any) -> tuple[Run, dict[int, Any]]:

@@ -182,6 +182,15 @@ def test_what_only_a_simulation_can_do_is_refused(name: str, tmp_path: Path) -> 
         serve(settings("fedavg", **{name: values[name]}), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
 
 
+def test_patience_is_refused_where_clients_keep_parts_of_their_own(tmp_path: Path) -> None:
+    """Nodes have only the newest of them, so the best round could not be scored as it was."""
+    data = load(*DATA, clients=4, seed=3, valid=0.2)
+    carrier = Hand({f"ward-{k}": Client(one_of(data, k), name=f"ward-{k}") for k in range(4)})
+    with pytest.raises(UsageError, match="patience=2 goes back to the best round"):
+        serve(settings("lg-fedavg", patience=2), carrier, tmp_path / "served", Serving(4))
+    assert not (tmp_path / "served" / "config.json").exists()
+
+
 LIMITS = {
     "methods": (Limits(methods=("fesem",)), "method fedavg"),
     "rounds": (Limits(rounds=3), "4 rounds"),

@@ -74,7 +74,7 @@ class Client:
         if name in self._replied:
             return self._replied[name]
         reply = node.answer(letter)
-        if Reply.facts_of(reply).code == "ok":  # a disk that was full may not be any more
+        if Reply.told(reply).code == "ok":  # a disk that was full may not be any more
             while len(self._replied) >= REPLIES:
                 self._replied.pop(next(iter(self._replied)))
             self._replied[name] = reply

@@ -115,9 +115,9 @@ class Reply:
         return packed(self.facts, self.sent)
 
     @staticmethod
-    def facts_of(data: bytes) -> ReplyFacts:
+    def told(data: bytes) -> ReplyFacts:
         """What a reply says of itself, such as which letter it answers; its numbers are not looked at."""
-        facts: ReplyFacts = _facts(data, ReplyFacts)[0]
+        facts: ReplyFacts = facts_of(data, ReplyFacts)[0]
         return facts
 
     @staticmethod
@@ -170,7 +170,7 @@ def unpacked(data: bytes, form: type[Any], most: int) -> tuple[Any, Stacks]:
     """Facts of a form, and tensors, from at most so many bytes."""
     if len(data) > most:
         raise Spoiled(f"{len(data):,} bytes, more than {most:,}")
-    facts, n = _facts(data, form)
+    facts, n = facts_of(data, form)
     try:
         tensors: dict[str, Tensor] = load(data[n:])
     except (SafetensorError, ValueError, OverflowError, RuntimeError, KeyError, TypeError) as error:
@@ -178,7 +178,7 @@ def unpacked(data: bytes, form: type[Any], most: int) -> tuple[Any, Stacks]:
     return facts, aligned(tensors)
 
 
-def _facts(data: bytes, form: type[Any]) -> tuple[Any, int]:
+def facts_of(data: bytes, form: type[Any]) -> tuple[Any, int]:
     """Facts of a form, and where they end."""
     if len(data) < 4 or not 0 < (n := struct.unpack(">I", data[:4])[0]) <= min(FACTS, len(data) - 4):
         raise Spoiled("no facts")

@@ -19,7 +19,7 @@ from ..runs.loop import Callback, Run
 from ..runs.record import last_used
 from ..runs.settings import Settings
 from ..runs.start import Given, attach_folder, prepared, resumed
-from .center import Nodes
+from .center import BOUND, Nodes
 from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
 from .roster import Present, distances, federation_of
@@ -55,13 +55,13 @@ class Serving:
     wait: float = 3600.0
     deadline: float = 600.0
     least: int = 1
-    bound: float = float("inf")
+    bound: float = BOUND
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1, f"--min-nodes must be at least 1, got {self.nodes}")
         require(self.deadline > 0, f"--deadline must be above 0 seconds, got {self.deadline}; try 600")
         require(self.least >= 1, f"--least must be at least 1, got {self.least}")
-        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for none")
+        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for {BOUND:g}")
         require(
             self.least <= self.nodes,
             f"--least {self.least} replies are more than --min-nodes {self.nodes}: the run might never go on",
@@ -139,7 +139,7 @@ def serve(
     assert isinstance(made.remote, Nodes)
     for client, name in enumerate(federation.clients):
         if name in roster.present:
-            made.remote.sizes[client] = roster.present[name].facts.sizes.train
+            made.remote.meet(client, **roster.present[name].facts.sizes.model_dump())
     last = last_used(folder, made.state.round).items()  # before anything is written
     used = {client: LastUsed(round=r, turn=t, letter=letter) for client, (r, t, letter) in last}
     made.callbacks += (Watch(used, federation.clients, log), *callbacks)
@@ -171,10 +171,14 @@ def _nodes(made: Run, name: str, settings: Settings, roster: Roster, how: Servin
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     nodes = Nodes.of(made, name, mail, deadline=how.deadline, least=how.least, bound=how.bound, log=log)
     nodes.ahead = False  # until it is known where the run stands
+    require(
+        settings.patience is None or not nodes.begins,
+        f"patience={settings.patience} goes back to the best round in the end, and nodes do not have what they kept "
+        f"then any more: leave it out, or use a method without parts of the clients' own, not {settings.method}",
+    )
 
     def joined(client: int, node: Present) -> None:
-        nodes.sizes[client] = node.facts.sizes.train
-        nodes.missed.pop(client, None)
+        nodes.meet(client, **node.facts.sizes.model_dump())
 
     mail.joined = joined
     return nodes
