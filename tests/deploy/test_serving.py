@@ -13,8 +13,9 @@ import torch
 from polycentric import load, open as open_run, run as simulate
 from polycentric.deploy.client import Client
 from polycentric.deploy.joining import one_of
+from polycentric.deploy.letters import Reply, packed
 from polycentric.deploy.serving import Serving, serve
-from polycentric.deploy.terms import Limits
+from polycentric.deploy.terms import Limits, Terms
 from polycentric.errors import UsageError
 from polycentric.runs.loop import Callback, Run
 from polycentric.runs.record import read_record, verify
@@ -220,3 +221,18 @@ def test_code_that_terms_name_is_not_run_without_consent(tmp_path: Path) -> None
     serve(settings("fedavg", model="support:small", rounds=1), carrier, tmp_path / "served", Serving(4))
     (line,) = [line for line in read_record(tmp_path / "served" / "exchanges.jsonl") if "sent" in line]
     assert line["left_out"] == [2]
+
+
+def test_terms_make_a_node_read_no_file(tmp_path: Path) -> None:
+    """A center that is not ours could name any file of the node."""
+    table = tmp_path / "cells.csv"
+    table.write_text("1,1,0,0\n0,1,1,1\n")
+    how: dict[str, Any] = {"set": {"lr": 0.1, "cells": f"table({table})"}}
+    with pytest.raises(UsageError, match=r"cells.csv is a file of this machine"):
+        serve(settings("fedmes", **how), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
+    said: list[str] = []
+    node = Client(one_of(federation(), 0), log=said.append)
+    words = settings("fedmes", **how).model_dump(mode="json", exclude_defaults=True)
+    terms = Terms(run="r", client=0, clients=4, able=4, largest=10, classes=[str(k) for k in range(10)], settings=words)
+    assert Reply.read(node.answer([packed(terms, {}), b"a letter"])[0], 1 << 20).facts.code == "refused"
+    assert "words of somebody else" in said[0]

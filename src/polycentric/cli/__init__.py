@@ -95,6 +95,10 @@ def _explained(error: Exception, arguments: Sequence[str]) -> int:
         return _said(str(error), 1)
     if isinstance(error, CLICK_ERROR):
         return _said_usage(error, arguments)
+    if isinstance(error, ValueError) and "null byte" in str(error):  # some versions of typer look at a path too early
+        strange = next((word for word in arguments if "\0" in word), "a word")
+        before = arguments[arguments.index(strange) - 1] if strange in arguments[1:] else ""
+        return _said(f"{before} {strange!r} has a null byte in it, which no file name can have", 2)
     if isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY):
         return _said("not enough memory: try fewer clients at once (--block 1) or a smaller model", 2)
     raise error

@@ -124,12 +124,19 @@ data_app.command("check")(data_check)
 @app.command()
 def doctor(
     keys: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also check a server's or node's keys.")] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Also check a federation's server, seen from here.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's ca.crt, for --server.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="The server has no TLS, for --server.")] = False,
 ) -> None:
     """Check this machine: versions, devices, disk, data, and one round that must give the right result."""
+    from ..errors import require
     from .listing import examine
     from .screen import stdout
 
-    good, table = examine(keys)
+    require(server is not None or (ca is None and not insecure), "--ca and --insecure are for --server HOST:PORT")
+    good, table = examine(keys, None if server is None else (server, ca, insecure))
     stdout.print(table)
     raise typer.Exit(0 if good else 1)
 

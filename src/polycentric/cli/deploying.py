@@ -47,6 +47,10 @@ def serve(
     deadline: Deadline = 600.0,
     least: Least = 1,
     bound: Bound = 1e12,
+    sealed: Annotated[
+        bool,
+        typer.Option("--sealed", help="Neighbours (dpsgd, matcha) seal what they send: the server forwards, blindly."),
+    ] = False,
     out: Out = None,
     insecure: Insecure = False,
     trust: Trust = False,
@@ -72,7 +76,7 @@ def serve(
     names = sorted(path.stem for path in nodes.glob("*.pub")) if nodes is not None and nodes.is_dir() else []
     enough = min_nodes or len(names)
     require(enough > 0, "nobody may join: put NAME.pub of every node into the folder of --nodes, or say --min-nodes")
-    how = Serving(enough, wait, deadline, least, bound)
+    how = Serving(enough, wait, deadline, least, bound, sealed)
     folder = _folder(settings, out)
     link: dict[str, Any] = {"host": host, "port": port, "keys": keys, "nodes": nodes, "insecure": insecure}
     if insecure:
@@ -107,6 +111,10 @@ def join(
     scores: Annotated[
         bool, typer.Option(help="Tell the server how well models do on this node's own examples.")
     ] = True,
+    neighbours: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="NAME.pub of nodes that may hear this one where letters are sealed."),
+    ] = None,
     state: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where the node keeps its part of a model, and the engine its files.")
     ] = Path("node-state"),
@@ -121,6 +129,7 @@ def join(
 
     Example: polycentric join --data patients.csv --server hospital.example:8470 --ca ca.crt --key ward-3.key
     """
+    import os
     import signal
     import threading
 
@@ -128,14 +137,22 @@ def join(
     from ..deploy.engine.member import Member
     from ..deploy.joining import own_data
     from ..deploy.terms import Limits
+    from ..errors import require
     from .screen import say
 
+    os.umask(0o077)  # what is kept here is learned from the data
     limits = Limits(tuple(methods) if methods else None, rounds, epsilon, least, trust)
     own = own_data(data, client=client, partition=partition, clients=clients, valid=valid, seed=seed)
     parts = ", ".join(f"{len(getattr(own, part)):,} {part}" for part in ("train", "valid", "test"))
     say(f"{own.name}: {parts} examples; they stay here")
     called = name or (key.stem if key else "")
     node = Client(own, state / "kept", limits, called, device, scores, _timed)
+    if neighbours is not None:
+        from ..deploy.seal import Seal
+
+        require(key is not None, "--neighbours needs the node's own --key")
+        assert key is not None
+        node.seal = Seal.of(key, neighbours)
     if insecure:
         _warn_insecure()
     stop = threading.Event()

@@ -111,8 +111,8 @@ def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[
     return rows, table
 
 
-def examine(keys: Path | None = None) -> tuple[bool, Table]:
-    """Whether this machine can run us, and the findings; also about a folder of keys."""
+def examine(keys: Path | None = None, server: tuple[str, Path | None, bool] | None = None) -> tuple[bool, Table]:
+    """Whether this machine can run us, and the findings; also about a folder of keys, and a server."""
     import torch
 
     table = titled("doctor", "what", "found", "verdict")
@@ -141,6 +141,11 @@ def examine(keys: Path | None = None) -> tuple[bool, Table]:
         from ..deploy.check_keys import check_keys
 
         for check in check_keys(keys):
+            row(check.what, check.found, check.good, f"bad: {check.advice}")
+    if server is not None:
+        from ..deploy.check_server import check_server
+
+        for check in check_server(*server):
             row(check.what, check.found, check.good, f"bad: {check.advice}")
     return good, table
 

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -98,6 +98,7 @@ class Nodes:
         clock, rest: for tests, which have a time of their own.
     """
 
+    blind: ClassVar[bool] = False  # True: what clients send is not read here
     run: str
     method: Method
     clients: Simulation
@@ -118,11 +119,11 @@ class Nodes:
     _scored: tuple[State | None, int, dict[Part, Scores]] = (None, 0, {})
     _shapes: dict[tuple[int, ...], Shapes] = field(default_factory=dict)
 
-    @staticmethod
-    def of(made: Run, run: str, post: Post, **how: Any) -> Nodes:
+    @classmethod
+    def of(cls, made: Run, run: str, post: Post, **how: Any) -> Self:
         """The nodes of a run before its first round; `how`: deadline, least, bound, ..."""
         method, clients, rounds = made.method, made.clients, made.settings.rounds
-        return Nodes(run, method, clients, begins_of(made, 0), post, rounds, **how)
+        return cls(run, method, clients, begins_of(made, 0), post, rounds, **how)
 
     def __post_init__(self) -> None:
         federation = self.clients.federation  # who joins late tells how many examples it has
@@ -174,7 +175,8 @@ class Nodes:
             self.notes = [n for n in self.notes if n is not here.get(n.client) or n.client in good]
             while (left := end - self.clock()) > 0:  # who refuses does so at once, and as often as it is asked
                 self.rest(left)
-        yield from self._answers(blocks, good)
+        self._taken(cohort, {client: good[client] for block in blocks if (client := int(block.index[0])) in good})
+        yield from self._answers(blocks, good, expected)
 
     def _placed(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Ask where everybody belongs; nothing of it is noted, nobody keeps anything."""
@@ -184,9 +186,9 @@ class Nodes:
         for client, (letter,) in letters.items():
             what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
             good |= {client: reply} if what == "used" and reply is not None else {}
-        yield from self._answers(blocks, good)
+        yield from self._answers(blocks, good, expected)
 
-    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Reply]) -> Iterator[Answer]:
+    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Reply], expected: Shapes) -> Iterator[Answer]:
         device = self.clients.task.device
         for block in blocks:
             if (reply := good.get(int(block.index[0]))) is not None:
@@ -282,8 +284,30 @@ class Nodes:
             might=block.might,
             count=None if block.count is None else float(block.count[0]),
             last=self.used.get(client),
+            heard=self._heard(exchange, client),
         )
-        return Letter(facts, receive(exchange, state, block)).packed()
+        return Letter(facts, self._received(exchange, state, block)).packed()
+
+    # What differs where letters are sealed.
+
+    def _heard(self, exchange: Exchange, client: int) -> list[int]:
+        """Who came, of those beside a client, when its last reply was used: only where letters are sealed."""
+        return []
+
+    def _received(self, exchange: Exchange, state: State, block: Cohort) -> Stacks:
+        """What comes down to a client."""
+        return receive(exchange, state, block)
+
+    def _fits(self, client: int, sent: Stacks, expected: Shapes, cohort: Cohort) -> bool:
+        """Whether a reply has the names, shapes and types that it should have."""
+        return fits(sent, expected)
+
+    def _most(self, expected: Shapes) -> int:
+        """Bytes of a reply."""
+        return most_bytes(expected)
+
+    def _taken(self, cohort: Cohort, good: Mapping[int, Reply]) -> None:
+        """All that came in an exchange, in the order in which it is mixed, before any of it is."""
 
     def _gathered(self, letters: Mapping[int, Sequence[bytes]]) -> dict[str, bytes]:
         """Replies to letters, by the letters' digests: those that were answered ahead, and those that come in time."""
@@ -331,14 +355,18 @@ class Nodes:
         if data is None:
             return "late", None
         try:
-            reply = Reply.read(data, most_bytes(expected))
+            reply = Reply.read(data, self._most(expected))
         except Spoiled:
             return "spoiled", None
         facts = reply.facts
         if facts.code != "ok":
             return facts.code, None
         mine = (facts.run, facts.client, facts.round, facts.turn) == (self.run, client, cohort.round, cohort.turn)
-        if not mine or facts.examples != int(self.sizes[client]) or not fits(reply.sent, expected):
+        if (
+            not mine
+            or facts.examples != int(self.sizes[client])
+            or not self._fits(client, reply.sent, expected, cohort)
+        ):
             return "spoiled", None
         if not bool(finite(reply.sent, 1).all()):
             return "not finite", reply

@@ -11,12 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..data import Federation
+from ..runs.loop import Run
 from .letters import FACTS, Reply, Spoiled, digest, unpacked
 from .node import Keeper, Node, begins_of, refusal
+from .relay import SealedNode, check_relayed, sealed_begins
 from .roster import Hello, about
 from .terms import Limits, Terms, run_at_node
+
+if TYPE_CHECKING:
+    from .seal import Seal
 
 REPLIES = 2  # that are remembered
 MOST = 4 + FACTS + (1 << 12)  # bytes of a letter without numbers
@@ -34,6 +40,7 @@ class Client:
         device: where it trains.
         shows: whether it tells its scores.
         log: told what happens here, and nobody else is.
+        seal: its key, and those of nodes that it trusts; None: what it sends, the server can read.
     """
 
     own: Federation
@@ -43,6 +50,7 @@ class Client:
     device: str = "auto"
     shows: bool = True
     log: Callable[[str], None] = lambda line: None
+    seal: Seal | None = None  # its key and those of nodes that it trusts, for letters that the server cannot read
     _node: tuple[str, Node] | None = None
     _replied: dict[str, bytes] = field(default_factory=dict)  # the last letters and their replies
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -68,6 +76,19 @@ class Client:
                 return [refusal(digest(letter)) for letter in letters]
             return [self._reply(node, letter) for letter in letters]
 
+    def _node_of(self, terms: Terms, run: Run) -> Node:
+        begins, folder = begins_of(run, terms.client), None if self.folder is None else self.folder / terms.run
+        model = None if folder is None else folder / "model.safetensors"
+        same = (terms.run, self.shows, self.log, model)
+        if terms.names is None:
+            return Node(run, terms.client, Keeper(begins, folder), *same)
+        if self.seal is None:
+            raise Spoiled("the terms ask to seal letters for neighbours: join with --neighbours FOLDER")
+        check_relayed(run.method)
+        begins = sealed_begins(begins, run.state.centers, terms.client, run.method)
+        names = {int(number): name for number, name in terms.names.items() if number.isdecimal()}
+        return SealedNode(run, terms.client, Keeper(begins, folder), *same, seal=self.seal, names=names)
+
     def _reply(self, node: Node, letter: bytes) -> bytes:
         """A letter that came twice is not learned twice: the reply would be the same. What failed is tried again."""
         name = digest(letter)
@@ -85,9 +106,7 @@ class Client:
         if self._node is None or self._node[0] != name:
             terms: Terms = unpacked(data, Terms, MOST)[0]
             run = run_at_node(terms, self.own, self.limits, self.device)
-            begins = begins_of(run, terms.client)
-            keeper = Keeper(begins, None if self.folder is None else self.folder / terms.run)
-            node = Node(run, terms.client, keeper, terms.run, self.shows, self.log)
+            node = self._node_of(terms, run)
             self._node, self._replied = (name, node), {}
             settings = run.settings
             self.log(

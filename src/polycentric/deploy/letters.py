@@ -48,6 +48,11 @@ class LastUsed(BaseModel):
         """Versions are in the order of their exchanges."""
         return self.round, self.turn, self.letter
 
+    @property
+    def exchange(self) -> tuple[int, int]:
+        """Round and turn."""
+        return self.round, self.turn
+
 
 class LetterFacts(BaseModel):
     """What a letter is for: enough for a reply that depends on nothing else but the node's data and what it keeps."""
@@ -68,6 +73,8 @@ class LetterFacts(BaseModel):
     might: int | None = Field(default=None, ge=0, lt=1 << 31)
     count: float | None = Field(default=None, allow_inf_nan=False)
     last: LastUsed | None = None  # None: none yet
+    # Where letters are sealed: who came then, of those beside it.
+    heard: list[int] = Field(default=[], max_length=1 << 16)
 
 
 class ReplyFacts(BaseModel):

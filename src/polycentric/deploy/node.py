@@ -35,7 +35,20 @@ from ..runs.metrics import Scores
 from ..runs.observers import Part
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, aligned, take
-from .letters import Code, Letter, Reply, ReplyFacts, Shapes, Spoiled, digest, fits, mark, most_bytes, shapes_of
+from .letters import (
+    Code,
+    Letter,
+    LetterFacts,
+    Reply,
+    ReplyFacts,
+    Shapes,
+    Spoiled,
+    digest,
+    fits,
+    mark,
+    most_bytes,
+    shapes_of,
+)
 
 VERSIONS = 3  # of what was kept, older than the one that was used last: for a center that has lost a round
 DIFFERENT = 3  # letters for one exchange: a center that was killed may have heard others the second time
@@ -138,6 +151,7 @@ class Node:
         name: of the run; a letter of another one is refused.
         shows: whether it tells its scores.
         log: told what goes wrong here, and nobody else is.
+        model: a file for the model that the client ends with; None: it is not left here.
     """
 
     run: Run
@@ -146,6 +160,7 @@ class Node:
     name: str
     shows: bool = True
     log: Callable[[str], None] = lambda line: None
+    model: Path | None = None  # where the model that the client ends with is left
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a letter; no exception gets out of here, and no words about one."""
@@ -189,7 +204,7 @@ class Node:
             raise Spoiled(f"scores by exchange {facts.exchange}, which brings no models in use")
         if facts.tune not in (0, self.run.settings.fine_tune):
             raise Spoiled(f"{facts.tune} epochs of fine-tuning, and {self.run.settings.fine_tune} were agreed to")
-        if set(letter.received) != set(exchange.receives):
+        if set(letter.received) != self._names(exchange, facts):
             raise Spoiled("other names than the method sends down")
         if any(rows.dim() != 2 or len(rows) != 1 for rows in letter.received.values()):
             raise Spoiled("numbers of another shape than the method sends down")
@@ -201,11 +216,29 @@ class Node:
         facts, last = letter.facts, self._last(letter)
         kept = self.keeper.after(last)
         self.keeper.ask(facts.round, facts.exchange + (PLACING if facts.asks == "place" else 0), who)
-        received, mine = self._here(letter.received), self._here(kept)
-        sent, mine = visit(exchange, received, mine, self.run.clients.run, self._cohort(letter))
+        received = self._here(self._received(letter, exchange, kept))
+        sent, mine = visit(exchange, received, self._here(kept), self.run.clients.run, self._cohort(letter))
         if facts.asks == "learn" and all(bool(rows.isfinite().all()) for rows in (sent | mine).values()):
-            now = (facts.round, facts.turn, mark(who))
-            self.keeper.write(now, kept | mine, last)  # what is not finite is left out there, too
+            now = (facts.round, facts.turn, mark(who))  # what is not finite is left out there, too
+            self.keeper.write(now, self._remembered(kept | mine, received, sent), last)
+        return self._outgoing(sent, letter, exchange)
+
+    # What differs where letters are sealed.
+
+    def _names(self, exchange: Exchange, facts: LetterFacts) -> set[str]:
+        """Of what comes down."""
+        return set(exchange.receives)
+
+    def _received(self, letter: Letter, exchange: Exchange, kept: Stacks) -> Stacks:
+        """What the client receives, from what came down."""
+        return letter.received
+
+    def _remembered(self, kept: Stacks, received: Stacks, sent: Stacks) -> Stacks:
+        """What it keeps of an exchange."""
+        return kept
+
+    def _outgoing(self, sent: Stacks, letter: Letter, exchange: Exchange) -> Stacks:
+        """What goes up."""
         return sent
 
     def _scores(self, letter: Letter, exchange: Exchange, who: str) -> Stacks:
@@ -213,9 +246,12 @@ class Node:
         if not self.shows:
             raise Spoiled("scores are not told here")
         clients, cohort, train = self.run.clients, self._cohort(letter), trainer_of(self.run.method)
-        kept = self._here(self.keeper.after(self._last(letter)))
+        kept = self.keeper.after(self._last(letter))
         self.keeper.ask(letter.facts.round, TUNING if letter.facts.tune else SCORING, who)
-        rows = opened(exchange, kept | self._here(letter.received), clients.run, cohort)
+        received = self._received(letter, exchange, kept)
+        rows = opened(exchange, self._here(kept) | self._here(received), clients.run, cohort)
+        if letter.facts.round == self.run.settings.rounds and self.model is not None:
+            self._leave(rows)
         if letter.facts.tune and train is not None:
             rows = tuned(rows, clients, cohort, train.tuning(letter.facts.tune))
         found: Stacks = {}
@@ -226,6 +262,18 @@ class Node:
                 for name, value in as_numbers(scores, self.client)
             }
         return found
+
+    def _leave(self, rows: Stacks) -> None:
+        """The client's own model, layer by layer, as a safetensors file."""
+        assert self.model is not None
+        task = self.run.clients.task
+        tensors = {
+            k: t.detach().cpu().contiguous().clone()
+            for k, t in task.loaded({n: rows[n][0] for n in task.names}).state_dict().items()
+        }
+        self.model.parent.mkdir(parents=True, exist_ok=True)
+        renamed(self.model, lambda temporary: save_file(tensors, str(temporary)))
+        self.log(f"the model of run {self.name} is in {self.model}")
 
     def _last(self, letter: Letter) -> Version | None:
         return None if letter.facts.last is None else letter.facts.last.key

@@ -87,10 +87,10 @@ class Present:
     facts: Here
     trained: Tensor  # (1, width) what the fixed training came to there
 
-    @property
-    def digest(self) -> str:
-        """Of the fixed training."""
-        return hashlib.sha256(self.trained.numpy().tobytes()).hexdigest()[:16]
+
+def digest_of_training(trained: Tensor) -> str:
+    """A fixed training in a few letters."""
+    return hashlib.sha256(trained.numpy().tobytes()).hexdigest()[:16]
 
 
 def about(federation: Federation, name: str, seconds: float) -> bytes:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..data import Federation
 from ..errors import UsageError, require
@@ -22,6 +23,7 @@ from ..runs.start import Given, attach_folder, prepared, resumed
 from .center import BOUND, Nodes
 from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
+from .relay import Relay, check_relayed
 from .roster import Present, distances, federation_of
 from .terms import SAFE, Terms, deployable
 
@@ -49,6 +51,7 @@ class Serving:
         deadline: seconds that replies of an exchange are waited for.
         least: replies without which an exchange does not end; it is asked again until they come.
         bound: the longest (by its 2-norm) that anything a client sends may be; longer ones are refused.
+        sealed: clients that are beside each other seal what they send, and mix it themselves (`relay`).
     """
 
     nodes: int
@@ -56,11 +59,16 @@ class Serving:
     deadline: float = 600.0
     least: int = 1
     bound: float = BOUND
+    sealed: bool = False
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1, f"--min-nodes must be at least 1, got {self.nodes}")
         require(self.deadline > 0, f"--deadline must be above 0 seconds, got {self.deadline}; try 600")
         require(self.least >= 1, f"--least must be at least 1, got {self.least}")
+        require(
+            not self.sealed or self.bound == BOUND,
+            f"--bound {self.bound:g} looks at what clients send, and --sealed hides it: leave one of them out",
+        )
         require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for {BOUND:g}")
         require(
             self.least <= self.nodes,
@@ -68,12 +76,13 @@ class Serving:
         )
 
 
-def terms_of(made: Run, name: str, settings: Settings) -> Callable[[int], Terms]:
+def terms_of(made: Run, name: str, settings: Settings, sealed: bool = False) -> Callable[[int], Terms]:
     """Of a prepared run: what each client, by its number, is told."""
     federation, train = made.federation, made.federation.train.sizes
     words = settings.model_dump(mode="json", exclude_defaults=True, exclude=NODES_OWN)
     able, largest = int((train > 0).sum()), int(train.max())
     classes = list(federation.classes)
+    names = {str(k): each for k, each in enumerate(federation.clients)} if sealed else None
 
     def terms(client: int) -> Terms:
         return Terms(
@@ -84,6 +93,7 @@ def terms_of(made: Run, name: str, settings: Settings) -> Callable[[int], Terms]
             largest=largest,
             classes=classes,
             settings=words,
+            names=names,
         )
 
     return terms
@@ -120,7 +130,7 @@ def serve(
     roster = Roster(carrier, log)
     begun = (folder / "config.json").exists()
     there = Folder.open(folder) if begun else Folder.new(folder)
-    known = _begun(there, settings, trust) if begun else None
+    known = _begun(there, settings, how.sealed, trust) if begun else None
     if begun and there.finished:
         raise UsageError(f"{folder} is finished: choose another --out for a new run")
     wanted = set(known.clients) if known else set(names)
@@ -128,14 +138,19 @@ def serve(
     present = {name: roster.present.get(name) for name in known.clients} if known else _clients(roster, names)
     federation = known or federation_of(present)
     _say_distances(present, log)
-    given = Given(federation=federation, nodes=lambda made: _nodes(made, folder.name, settings, roster, how, log))
+    given = Given(
+        federation=federation,
+        nodes=lambda made: _nodes(made, folder, settings, roster, how, log),
+        sealed=how.sealed or None,
+    )
     log(f"{len([p for p in present.values() if p])} of {len(present)} clients are here: {', '.join(present)}")
     if begun:
         made, problems = resumed(there, given, trust=trust)
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
     else:
-        made = attach_folder(prepared(settings, given, needs=("federation", "nodes")), there)
+        needs = ("federation", "nodes", *(["sealed"] if how.sealed else []))
+        made = attach_folder(prepared(settings, given, needs=needs), there)
     assert isinstance(made.remote, Nodes)
     for client, name in enumerate(federation.clients):
         if name in roster.present:
@@ -166,10 +181,18 @@ class Watch(Callback):
         run.remote.notes.clear()
 
 
-def _nodes(made: Run, name: str, settings: Settings, roster: Roster, how: Serving, log: Callable[[str], None]) -> Nodes:
-    terms, clients = terms_of(made, name, settings), made.federation.clients
+def _nodes(
+    made: Run, folder: Path, settings: Settings, roster: Roster, how: Serving, log: Callable[[str], None]
+) -> Nodes:
+    name = folder.name
+    terms, clients = terms_of(made, name, settings, how.sealed), made.federation.clients
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
-    nodes = Nodes.of(made, name, mail, deadline=how.deadline, least=how.least, bound=how.bound, log=log)
+    waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
+    if how.sealed:
+        check_relayed(made.method)
+        nodes: Nodes = Relay.of(made, name, mail, **waits, folder=folder / "relay")
+    else:
+        nodes = Nodes.of(made, name, mail, **waits, bound=how.bound)
     nodes.ahead = False  # until it is known where the run stands
     require(
         settings.patience is None or not nodes.begins,
@@ -184,11 +207,13 @@ def _nodes(made: Run, name: str, settings: Settings, roster: Roster, how: Servin
     return nodes
 
 
-def _begun(folder: Folder, settings: Settings, trust: bool) -> Federation:
+def _begun(folder: Folder, settings: Settings, sealed: bool, trust: bool) -> Federation:
     """The clients of a run that was begun, where it is the one that is asked for."""
     then, needs = folder.read_config(trust)
     if "nodes" not in needs:
         raise UsageError(f"{folder.path} holds a run that was simulated: choose another --out")
+    same = sealed == ("sealed" in needs)
+    require(same, f"{folder.path} was begun {'without' if sealed else 'with'} --sealed: say the same, or another --out")
     known = folder.read_outline()
     if known is None:
         raise UsageError(f"{folder.path} has no outline.json: restore it, or choose another --out")

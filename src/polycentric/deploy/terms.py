@@ -17,13 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..data import Federation, Split
 from ..errors import require
+from ..language import files_of
+from ..language.files import no_files
 from ..language.own_code import own_names
 from ..parts.accountant import COARSE, epsilon
 from ..runs.guarantee import delta_of, releases
 from ..runs.loop import Run
 from ..runs.predict import in_terms_of
 from ..runs.settings import Settings
-from ..runs.start import Given, Others, prepared
+from ..runs.start import Given, Others, built_method, prepared
 from .letters import Spoiled
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # names of runs, which become names of folders
@@ -43,6 +45,7 @@ class Terms(BaseModel):
     largest: int = Field(ge=0, lt=1 << 40)  # training examples of the one that has most
     classes: list[str] = Field(max_length=1 << 16)
     settings: dict[str, Any]
+    names: dict[str, str] | None = None  # clients by their numbers, where they seal what they send each other
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,12 @@ def deployable(settings: Settings) -> Settings:
         field = Settings.model_fields.get(name)
         value = getattr(settings, name, None)
         require(field is None or value == field.default, f"{name}={value} is for simulations: {why}; leave it out")
+    named = files_of(built_method(settings))
+    require(
+        not named,
+        f"{', '.join(named)} is a file of this machine, which nodes cannot read: say it in words, such as "
+        'cells="regions(0:10 1:10 0+1:5)"',
+    )
     every = settings.checkpoint_every
     require(
         every in (None, 1),
@@ -137,6 +146,7 @@ def run_at_node(terms: Terms, own: Federation, limits: Limits, device: str = "au
     require(terms.client < terms.clients, f"client {terms.client} of {terms.clients}")
     settings = limits.check(terms).changed(device=device)
     federation = seated(own, terms.client, terms.clients, terms.classes)
-    made = prepared(settings, Given(federation=federation, others=Others(terms.able, terms.largest)))
+    with no_files():  # whatever path the terms name
+        made = prepared(settings, Given(federation=federation, others=Others(terms.able, terms.largest)))
     limits.check_promise(made, terms.able)
     return made

@@ -12,6 +12,9 @@ import io
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,8 +22,23 @@ KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a so
 TEXT = 64 << 20  # bytes of a text file, unless somebody knows better
 
 
+_CLOSED: ContextVar[bool] = ContextVar("closed", default=False)
+
+
+@contextmanager
+def no_files() -> Iterator[None]:
+    """Refuse to open files while words of somebody else are followed: they could name any."""
+    before = _CLOSED.set(True)
+    try:
+        yield
+    finally:
+        _CLOSED.reset(before)
+
+
 def opened(path: str | Path, limit: int | None = None) -> io.BufferedReader:
     """A regular file, open for reading; an OSError where it is none, or has more bytes than `limit`."""
+    if _CLOSED.get():
+        raise PermissionError(errno.EPERM, "words of somebody else name it", str(path))
     _refuse(os.stat(path).st_mode, path)  # before it is opened: opening a device may do something
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe made since does not wait
     file = os.fdopen(os.open(path, flags), "rb")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -35,6 +35,8 @@ Part = Literal["test", "valid"]
 
 class Remote(Clients, Protocol):
     """Clients whose examples are elsewhere: they answer, and they score themselves."""
+
+    blind: ClassVar[bool]  # True: what they send is sealed, so nobody knows here what the centers hold
 
     def scores(self, state: State, part: Part, tune: int = 0) -> Scores:
         """Every client's own score, with the model in use or after so many epochs of fine-tuning."""
@@ -165,6 +167,8 @@ def held_out(now: Moment) -> dict[str, Any]:
 
 def consensus_of(now: Moment) -> dict[str, Any]:
     """How far apart the clients' own models are, where there is no center."""
+    if now.remote is not None and now.remote.blind:
+        return {}
     apart = consensus(now.method, now.state, now.clients)
     return {} if apart is None else {"consensus": apart}
 

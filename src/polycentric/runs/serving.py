@@ -142,6 +142,14 @@ def row_of_center(run: Run, center: int) -> Stacks:
 def holder(run: Run, client: int | str | None = None, center: int | None = None) -> Holder:
     """One client or one center; neither: the center, where it is the only one and has a whole model."""
     require(client is None or center is None, f"client {client!r} or center {center!r}: say one of the two")
+    own = "sealed" in run.given or (
+        "nodes" in run.given and bool(set(run.clients.task.names) - run.state.centers.keys())
+    )
+    require(
+        not own,
+        f"{run.folder.path if run.folder else 'the run'} was served, and clients' models, or parts of them, are theirs "
+        "alone: every node has left its own in its --state folder",
+    )
     if client is not None:
         k = client_number(run, client)
         warn_untrained(run, k)

@@ -78,6 +78,7 @@ class Given:
     metrics: Sequence[Metric] | None = None
     nodes: Callable[[Run], Remote] | None = None  # who answers, where the examples are elsewhere
     others: Others | None = None  # at a node: what it must know of the other clients
+    sealed: bool | None = None  # True: what clients send each other is not read here
 
 
 NOTHING = Given()
@@ -173,7 +174,7 @@ def open(
     settings, needs = there.read_config(trust)
     if not examples and "federation" in needs and (told := there.read_outline()):
         given = {"federation": told} | given
-    unused = ("observers", "nodes")  # nothing is measured, nobody asked
+    unused = ("observers", "nodes", "sealed")  # nothing is measured, nobody asked
     handed = _handed_over(there, [name for name in needs if name not in unused], Given(**given))
     made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
     checkpoint = there.load_last(made.clients.task.device, check_the_same(made, there), _fits(made))

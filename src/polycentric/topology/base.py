@@ -62,6 +62,7 @@ class Topology(ABC):
     whole: bool = False  # True: `place` and `up` must see the whole cohort at once
     independent_init: bool = False  # True: every center begins from a model of its own; False: all from the same
     at_home: bool = False  # True: center k lives at client k, so talking to it costs nothing
+    relayed: bool = False  # True: what a client hears follows from its neighbours' rows and from who came, nothing else
     averages: bool = False  # True: centers work towards one model, so their mean is a model too, and is scored
     greets: bool = False  # True: the exchange only finds a place for newcomers, so whoever is scored takes part too
     reads_updates: bool = False  # True: who belongs where is found from what clients send

@@ -78,6 +78,7 @@ class Peers(Topology):
     only_own: tuple[str, ...] = ()
     whole = True  # who is absent decides the diagonal
     at_home = True
+    relayed = True
     line = "no center: every client averages with its neighbours on the graph"
 
     @abstractmethod

@@ -35,6 +35,7 @@ class Tasks(Topology):
     """What topologies with related tasks have in common."""
 
     reads_updates = True  # how tasks are related is found from what clients send
+    relayed = False  # and it takes neighbours' neighbours
     beta: float | None  # weight of the fresh covariance beside the neighbours'; 1: nobody is asked
     eps: float  # floor of the spectra
     per_n: bool  # divide the penalty of set j by n_j
