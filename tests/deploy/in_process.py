@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,11 @@ def clients_of(federation: Federation, folder: Path | None = None, **how: Any) -
         k: Client(one_of(federation, k), None if folder is None else folder / str(k), name=names[k], **how)
         for k in range(federation.n_clients)
     }
+
+
+def restarted(client: Client, **changes: Any) -> Client:
+    """The same client in a new process: with what is in its folder, and nothing else."""
+    return replace(client, _node=None, _replied={}, _lock=threading.Lock(), **changes)
 
 
 def roster_of(clients: Mapping[int, Client]) -> dict[str, Present | None]:

@@ -104,6 +104,10 @@ def test_a_served_run_is_the_simulated_one_also_after_it_was_killed(method: str,
         assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
     found = verify(out, tmp_path / "plain")
     assert found.difference is None and found.rounds == 4 and found.compared >= 4 * 5
+    record = tmp_path / "plain" / "exchanges.jsonl"
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
+    short = verify(out, tmp_path / "plain")
+    assert short.difference is not None and short.difference.round == 3  # what is not there is not equal
     assert [row["micro_accuracy"] for row in ended.history] == [row["micro_accuracy"] for row in plain.history]
     assert ended.scores["personalised"].accuracy.tolist() == plain.scores["personalised"].accuracy.tolist()
     with pytest.raises(UsageError, match="is finished"):
@@ -160,12 +164,32 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(tmp_path: Path) -> N
         serve(settings("fedavg", seed=4), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
 
 
+def test_a_run_whose_record_has_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        serve(settings("lg-fedavg"), hand(tmp_path / "n"), tmp_path / "served", Serving(4), callbacks=[Kill(1)])
+    path = tmp_path / "served" / "exchanges.jsonl"
+    lines = path.read_text()
+    path.write_text(lines[:-9])
+    with pytest.raises(UsageError, match="was changed or has lost lines"):
+        serve(settings("lg-fedavg"), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
+    assert path.read_text() == lines[:-9]  # nothing was written
+
+
 @pytest.mark.parametrize("name", ["partition", "attack", "standardise", "alone", "held_out", "clock", "valid"])
 def test_what_only_a_simulation_can_do_is_refused(name: str, tmp_path: Path) -> None:
     values = {"partition": "iid", "attack": "sign-flip(share=0.2)", "standardise": "train", "alone": True}
     values |= {"held_out": 0.2, "clock": "normalised(t_c=10)", "valid": 0.1}
     with pytest.raises(UsageError, match=f"{name}=.* is for simulations"):
         serve(settings("fedavg", **{name: values[name]}), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
+
+
+def test_patience_is_refused_where_clients_keep_parts_of_their_own(tmp_path: Path) -> None:
+    """Nodes have only the newest of them, so the best round could not be scored as it was."""
+    data = load(*DATA, clients=4, seed=3, valid=0.2)
+    carrier = Hand({f"ward-{k}": Client(one_of(data, k), name=f"ward-{k}") for k in range(4)})
+    with pytest.raises(UsageError, match="patience=2 goes back to the best round"):
+        serve(settings("lg-fedavg", patience=2), carrier, tmp_path / "served", Serving(4))
+    assert not (tmp_path / "served" / "config.json").exists()
 
 
 LIMITS = {

@@ -32,7 +32,7 @@ Least = Annotated[
     int, typer.Option(min=1, help="Replies without which a round does not end: it is asked again until they come.")
 ]
 Bound = Annotated[
-    float | None, typer.Option(help="The longest (2-norm) that anything a client sends may be; longer is refused.")
+    float, typer.Option(help="The longest (2-norm) that anything a client sends may be; longer is refused.")
 ]
 
 
@@ -46,7 +46,7 @@ def serve(
     wait: Wait = 3600.0,
     deadline: Deadline = 600.0,
     least: Least = 1,
-    bound: Bound = None,
+    bound: Bound = 1e12,
     sealed: Annotated[
         bool,
         typer.Option("--sealed", help="Neighbours (dpsgd, matcha) seal what they send: the server forwards, blindly."),
@@ -76,7 +76,7 @@ def serve(
     names = sorted(path.stem for path in nodes.glob("*.pub")) if nodes is not None and nodes.is_dir() else []
     enough = min_nodes or len(names)
     require(enough > 0, "nobody may join: put NAME.pub of every node into the folder of --nodes, or say --min-nodes")
-    how = Serving(enough, wait, deadline, least, float("inf") if bound is None else bound, sealed)
+    how = Serving(enough, wait, deadline, least, bound, sealed)
     folder = _folder(settings, out)
     link: dict[str, Any] = {"host": host, "port": port, "keys": keys, "nodes": nodes, "insecure": insecure}
     if insecure:

@@ -34,12 +34,28 @@ from ..simulate.clients import Simulation, finite
 from ..simulate.rehearsal import LEAST
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
-from .letters import Asks, Letter, LetterFacts, Reply, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from .letters import (
+    Asks,
+    LastUsed,
+    Letter,
+    LetterFacts,
+    Reply,
+    Shapes,
+    Spoiled,
+    digest,
+    fits,
+    mark,
+    most_bytes,
+    shapes_of,
+)
 from .node import PARTS, as_numbers, begins_of, from_numbers
 
 POLL = 0.05  # seconds between two looks for replies
 SILENT = 3  # misses in a row from which on a client is asked less often
 LONGEST = 64  # rounds that a silent client is left alone, at most
+DIVERGED = ("not finite", "too long")  # what a client sends whose training went wrong
+ABSURD = 1e100  # no loss is as large, and sums of such ones are still numbers
+BOUND = 1e12  # no model is so long; its square is a float32, so that it does not end everybody's training
 
 
 class Post(Protocol):
@@ -60,6 +76,7 @@ class Note:
     turn: int
     client: int
     what: str  # used, not finite, too long, refused, failed, spoiled, late
+    letter: str = ""  # the beginning of its digest
 
 
 @dataclass(eq=False)
@@ -75,7 +92,7 @@ class Nodes:
         rounds: that the run has; what comes after the last one is not asked for ahead.
         deadline: seconds that a center waits for an exchange's replies.
         least: replies without which an exchange does not end: it is asked again, after the deadline, until they come.
-        bound: the longest that a row may be; a longer one is refused.
+        bound: the longest that a row may be; a longer one is refused. Unless somebody knows better, `BOUND`.
         ahead: whether scores and the training of the next round are asked for together.
         log: told who is waited for.
         clock, rest: for tests, which have a time of their own.
@@ -90,13 +107,13 @@ class Nodes:
     rounds: int
     deadline: float = 600.0
     least: int = 1
-    bound: float = math.inf
+    bound: float = BOUND
     ahead: bool = True  # ask for the training of the next round together with scores
     log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
     notes: list[Note] = field(default_factory=list)
-    used: dict[int, tuple[int, int]] = field(default_factory=dict)  # round and turn of every client's last used reply
+    used: dict[int, LastUsed] = field(default_factory=dict)  # every client's last used reply
     missed: dict[int, int] = field(default_factory=dict)  # parcels in a row that a client did not answer
     _ahead: dict[str, bytes | None] = field(default_factory=dict)  # letter: its reply; None: it did not come in time
     _scored: tuple[State | None, int, dict[Part, Scores]] = (None, 0, {})
@@ -109,7 +126,15 @@ class Nodes:
         return cls(run, method, clients, begins_of(made, 0), post, rounds, **how)
 
     def __post_init__(self) -> None:
-        self.sizes = self.clients.federation.train.sizes.clone()  # who joins late tells how many it has
+        federation = self.clients.federation  # who joins late tells how many examples it has
+        self.sizes = federation.train.sizes.clone()
+        self.scored_on = {part: getattr(federation, part).sizes.clone() for part in PARTS}
+
+    def meet(self, client: int, train: int, test: int, valid: int) -> None:
+        """A client has come, or come back, and says how many examples it has."""
+        self.sizes[client] = train
+        self.scored_on["test"][client], self.scored_on["valid"][client] = test, valid
+        self.missed.pop(client, None)
 
     # -- who, and what they answer ---------------------------------------------------------------------------
 
@@ -134,17 +159,22 @@ class Nodes:
         blocks, expected, good = in_order(cohort), self._expected(exchange, state), dict[int, Reply]()
         letters = {int(block.index[0]): [self._letter(exchange, state, block)] for block in blocks}
         while True:  # a round that nobody answers would change nothing: it is asked again
-            replies = self._gathered(letters)
+            end = self.clock() + self.deadline
+            replies = self._gathered({client: each for client, each in letters.items() if client not in good})
             for client, (letter,) in letters.items():
                 if client not in good and (reply := self._noted(client, letter, replies, expected, cohort)):
                     good[client] = reply
-            if len(good) >= min(self.least, len(letters)):
+            here = {n.client: n for n in self.notes if (n.round, n.turn) == (cohort.round, cohort.turn)}
+            diverged = sum(note.what in DIVERGED for note in here.values())  # they would say the same again
+            if len(good) + diverged >= min(self.least, len(letters)):
                 break
             self.log(
                 f"round {cohort.round}: {len(good)} of {len(letters)} answered, {self.least} are needed: asked again"
             )
             self._ahead.clear()
-            self.notes = [n for n in self.notes if (n.round, n.turn) != (cohort.round, cohort.turn) or n.client in good]
+            self.notes = [n for n in self.notes if n is not here.get(n.client) or n.client in good]
+            while (left := end - self.clock()) > 0:  # who refuses does so at once, and as often as it is asked
+                self.rest(left)
         self._taken(cohort, {client: good[client] for block in blocks if (client := int(block.index[0])) in good})
         yield from self._answers(blocks, good, expected)
 
@@ -165,9 +195,14 @@ class Nodes:
                 yield Answer(block, {name: rows.to(device) for name, rows in reply.sent.items()}, {})
 
     def silent(self, trip: Trip) -> int:
-        """How many did not answer in time."""
+        """How many did not answer in time, or by nothing that could be looked at: whose training has not diverged."""
+        key, answered = (trip.cohort.round, trip.cohort.turn), ("used", *DIVERGED)
+        return sum((note.round, note.turn) == key and note.what not in answered for note in self.notes)
+
+    def letters(self, trip: Trip) -> dict[str, str]:
+        """The letters whose replies were used in an exchange, by client: nodes know by them what they kept then."""
         key = (trip.cohort.round, trip.cohort.turn)
-        return sum((note.round, note.turn) == key and note.what == "late" for note in self.notes)
+        return {str(n.client): n.letter for n in self.notes if (n.round, n.turn) == key and n.what == "used"}
 
     # -- scores ------------------------------------------------------------------------------------------------
 
@@ -180,8 +215,7 @@ class Nodes:
     def _all_scores(self, state: State, tune: int) -> dict[Part, Scores]:
         every = self._cohort(torch.arange(len(self.sizes)), state.round, 0)
         state = greeted(self.method, state, every, self._placed)
-        exchange, federation = self.method.in_use(state.round), self.clients.federation
-        has = sum(getattr(federation, part).sizes for part in PARTS) + self.sizes
+        exchange, has = self.method.in_use(state.round), sum(self.scored_on.values()) + self.sizes
         asked = every[(has > 0) & torch.tensor([self._asked(k, state.round) for k in range(len(self.sizes))])]
         letters, ahead = {}, {}
         if self.ahead and not tune and state.round < self.rounds:
@@ -221,11 +255,13 @@ class Nodes:
         return like
 
     def _believed(self, client: int, numbers: Stacks) -> bool:
-        """Whether scores can be: of no more examples than there are, and shares of them."""
+        """Whether scores can be: of as many examples as the client said it has, shares of them, and nothing absurd."""
+        if any(math.isfinite(value) and abs(value) > ABSURD for value in map(float, numbers.values())):
+            return False
         for part in PARTS:
             count = float(numbers[f"{part}/count"])
             shares = [float(numbers[f"{part}/{name}"]) for name in ("accuracy", "f1")]
-            if not 0 <= count < 1 << 40 or any(not (math.isnan(s) or 0 <= s <= 1) for s in shares):
+            if count != int(self.scored_on[part][client]) or any(not (math.isnan(s) or 0 <= s <= 1) for s in shares):
                 return False
         return True
 
@@ -247,7 +283,7 @@ class Nodes:
             effort=float(block.effort[0]),
             might=block.might,
             count=None if block.count is None else float(block.count[0]),
-            last=list(self.used[client]) if client in self.used else None,
+            last=self.used.get(client),
             heard=self._heard(exchange, client),
         )
         return Letter(facts, self._received(exchange, state, block)).packed()
@@ -308,10 +344,10 @@ class Nodes:
     ) -> Reply | None:
         """A reply that is good; what became of the letter is noted in any case."""
         what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
-        good = reply if what == "used" else None
+        good, called = reply if what == "used" else None, mark(digest(letter))
         if good is not None:
-            self.used[client] = (cohort.round, cohort.turn)
-        self.notes.append(Note(cohort.round, cohort.turn, client, what))
+            self.used[client] = LastUsed(round=cohort.round, turn=cohort.turn, letter=called)
+        self.notes.append(Note(cohort.round, cohort.turn, client, what, called))
         return good
 
     def _judged(self, client: int, data: bytes | None, expected: Shapes, cohort: Cohort) -> tuple[str, Reply | None]:
@@ -373,7 +409,7 @@ def in_order(cohort: Cohort) -> list[Cohort]:
 def _answers(data: bytes, waiting: Mapping[str, bytes]) -> list[str]:
     """Which letters a reply answers: the one it names; one that cannot be read, all that its client was sent."""
     try:
-        name = Reply.named(data)
+        name = Reply.told(data).letter
     except Spoiled:
         return list(waiting)
     return [name] if name in waiting else []  # late from another exchange, twice, or never asked

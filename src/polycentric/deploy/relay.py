@@ -101,9 +101,10 @@ class SealedNode(Node):
 
     def _received(self, letter: Letter, exchange: Exchange, kept: Stacks) -> Stacks:
         own = {name.removeprefix(CENTER): rows for name, rows in kept.items() if name.startswith(CENTER)}
-        last, heard = self._last(letter), letter.facts.heard
-        if last is None or not heard:
+        used, heard = letter.facts.last, letter.facts.heard
+        if used is None or not heard:
             return self._centers(own)
+        last = used.exchange
         before = self.run.method.at(last[0])[last[1]]
         came = cohort_of(heard, letter.facts.clients, letter.facts.seed, *last)
         rows = [self._opened(k, letter, last, kept, before) for k in heard]
@@ -165,7 +166,7 @@ class Relay(Nodes):
     def _heard(self, exchange: Exchange, client: int) -> list[int]:
         if client not in self.used:
             return []
-        key = self.used[client]
+        key = self.used[client].exchange
         came, _ = self._of(key)
         near = {client, *beside(self.method.at(key[0])[key[1]], client, self._everyone(key))}
         return [k for k in came if k in near]
@@ -174,7 +175,7 @@ class Relay(Nodes):
         client = int(block.index[0])
         if client not in self.used:
             return {}
-        _, sent = self._of(self.used[client])
+        _, sent = self._of(self.used[client].exchange)
         found: Stacks = {}
         for k in self._heard(exchange, client):
             if k != client:
@@ -240,7 +241,7 @@ class Relay(Nodes):
 
     def _forget(self) -> None:
         """What nobody goes on from, and few more: a center that was killed may be at an earlier round."""
-        wanted = {*self.used.values(), *sorted(self._held)[-3:]}
+        wanted = {*(last.exchange for last in self.used.values()), *sorted(self._held)[-3:]}
         for key in [key for key in self._held if key not in wanted]:
             del self._held[key]
         if self.folder is None:

@@ -6,7 +6,6 @@ folder (`exchanges.jsonl`), written before the round counts, so a center that wa
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from ..runs.loop import Callback, Run
 from ..runs.record import last_used
 from ..runs.settings import Settings
 from ..runs.start import Given, attach_folder, prepared, resumed
-from .center import Nodes
-from .letters import packed
+from .center import BOUND, Nodes
+from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
 from .relay import Relay, check_relayed
 from .roster import Present, distances, federation_of
@@ -59,7 +58,7 @@ class Serving:
     wait: float = 3600.0
     deadline: float = 600.0
     least: int = 1
-    bound: float = float("inf")
+    bound: float = BOUND
     sealed: bool = False
 
     def __post_init__(self) -> None:
@@ -67,10 +66,10 @@ class Serving:
         require(self.deadline > 0, f"--deadline must be above 0 seconds, got {self.deadline}; try 600")
         require(self.least >= 1, f"--least must be at least 1, got {self.least}")
         require(
-            not self.sealed or self.bound == float("inf"),
+            not self.sealed or self.bound == BOUND,
             f"--bound {self.bound:g} looks at what clients send, and --sealed hides it: leave one of them out",
         )
-        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for none")
+        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for {BOUND:g}")
         require(
             self.least <= self.nodes,
             f"--least {self.least} replies are more than --min-nodes {self.nodes}: the run might never go on",
@@ -155,22 +154,23 @@ def serve(
     assert isinstance(made.remote, Nodes)
     for client, name in enumerate(federation.clients):
         if name in roster.present:
-            made.remote.sizes[client] = roster.present[name].facts.sizes.train
-    made.callbacks += (Watch(folder, federation.clients, log), *callbacks)
+            made.remote.meet(client, **roster.present[name].facts.sizes.model_dump())
+    last = last_used(folder, made.state.round).items()  # before anything is written
+    used = {client: LastUsed(round=r, turn=t, letter=letter) for client, (r, t, letter) in last}
+    made.callbacks += (Watch(used, federation.clients, log), *callbacks)
     return made.go()
 
 
 class Watch(Callback):
     """Puts a center where its record left it, and tells who was left out and why."""
 
-    def __init__(self, folder: Path, names: Sequence[str], log: Callable[[str], None]) -> None:
-        self.folder, self.names, self.log, self.began = folder, names, log, time.monotonic()
+    def __init__(self, used: dict[int, LastUsed], names: Sequence[str], log: Callable[[str], None]) -> None:
+        self.used, self.names, self.log = used, names, log
 
     def on_start(self, run: Run) -> None:
         """Which replies were used before, and from now on ask ahead."""
         assert isinstance(run.remote, Nodes)
-        run.remote.used = last_used(self.folder, run.state.round)
-        run.remote.ahead = True
+        run.remote.used, run.remote.ahead = dict(self.used), True
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
         """Who was left out in the round."""
@@ -194,10 +194,14 @@ def _nodes(
     else:
         nodes = Nodes.of(made, name, mail, **waits, bound=how.bound)
     nodes.ahead = False  # until it is known where the run stands
+    require(
+        settings.patience is None or not nodes.begins,
+        f"patience={settings.patience} goes back to the best round in the end, and nodes do not have what they kept "
+        f"then any more: leave it out, or use a method without parts of the clients' own, not {settings.method}",
+    )
 
     def joined(client: int, node: Present) -> None:
-        nodes.sizes[client] = node.facts.sizes.train
-        nodes.missed.pop(client, None)
+        nodes.meet(client, **node.facts.sizes.model_dump())
 
     mail.joined = joined
     return nodes
