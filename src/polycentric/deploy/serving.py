@@ -6,6 +6,7 @@ folder (`exchanges.jsonl`), written before the round counts, so a center that wa
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
 from .relay import Relay, check_relayed
 from .roster import Present, distances, federation_of
+from .secret import secret_of
+from .store import Store
 from .terms import SAFE, Terms, deployable
 
 NODES_OWN = {
@@ -127,7 +130,7 @@ def serve(
     """
     settings = deployable(settings)
     require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
-    roster = Roster(carrier, log)
+    roster, secret = Roster(carrier, log), _secret(folder)
     begun = (folder / "config.json").exists()
     there = Folder.open(folder) if begun else Folder.new(folder)
     known = _begun(there, settings, how.sealed, trust) if begun else None
@@ -140,7 +143,8 @@ def serve(
     _say_distances(present, log)
     given = Given(
         federation=federation,
-        nodes=lambda made: _nodes(made, folder, settings, roster, how, log),
+        nodes=lambda made: _nodes(made, folder, settings, roster, how, secret, log),
+        secret=secret,
         sealed=how.sealed or None,
     )
     log(f"{len([p for p in present.values() if p])} of {len(present)} clients are here: {', '.join(present)}")
@@ -180,17 +184,32 @@ class Watch(Callback):
             self.log(f"round {run.state.round - 1}: left out: {', '.join(out)}")
         run.remote.notes.clear()
 
+    def on_end(self, run: Run) -> None:
+        """What came of the last exchanges is not needed any more."""
+        assert isinstance(run.remote, Nodes)
+        if run.remote.store is not None and not run.remote.blind:
+            run.remote.store.forget(recent=0)
+
 
 def _nodes(
-    made: Run, folder: Path, settings: Settings, roster: Roster, how: Serving, log: Callable[[str], None]
+    made: Run,
+    folder: Path,
+    settings: Settings,
+    roster: Roster,
+    how: Serving,
+    secret: bytes,
+    log: Callable[[str], None],
 ) -> Nodes:
     name = folder.name
     terms, clients = terms_of(made, name, settings, how.sealed), made.federation.clients
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
+    if any(exchange.private for exchange in made.method.exchanges):  # who takes part, and the noise, are nobody else's
+        drawn = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
+        waits |= {"store": Store(folder / "came"), "draws": drawn}
     if how.sealed:
         check_relayed(made.method)
-        nodes: Nodes = Relay.of(made, name, mail, **waits, folder=folder / "relay")
+        nodes: Nodes = Relay.of(made, name, mail, **waits | {"store": Store(folder / "relay")})
     else:
         nodes = Nodes.of(made, name, mail, **waits, bound=how.bound)
     nodes.ahead = False  # until it is known where the run stands
@@ -205,6 +224,12 @@ def _nodes(
 
     mail.joined = joined
     return nodes
+
+
+def _secret(folder: Path) -> bytes:
+    """What draws the center's noise: beside the run's folder, which may be shown to others."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return secret_of(folder.parent / f"{folder.name}.secret")
 
 
 def _begun(folder: Folder, settings: Settings, sealed: bool, trust: bool) -> Federation:
