@@ -23,7 +23,7 @@ from .children import Child, check_free, free_port
 from .place import Place
 
 if TYPE_CHECKING:
-    from .office import Known, Office, Serving
+    from .office import Office, Registered, Serving
 
 POLL, RARELY, OFTEN = 0.05, 1.0, 1.0  # seconds between two looks: for replies; where none was brought; for who is there
 WHILE = 1.0  # seconds that looking for replies may take, about
@@ -101,7 +101,7 @@ class Link:
         self._pending: dict[str, Sent] = {}
         self._names: dict[bytes, tuple[str, str]] = {}  # public key: fingerprint and name
         self._said: dict[str, float] = {}
-        self._known: list[Known] = []
+        self._known: list[Registered] = []
         self._looked = self._fetched = float("-inf")
         self._bell, self._heard = self._place.folder / "bell", -1
 
@@ -386,7 +386,7 @@ class Link:
 
         return " ".join(sorted(digest(header_of(key).encode()) for key in self._names))
 
-    def _look(self) -> list[Known]:
+    def _look(self) -> list[Registered]:
         """Who is registered, and there; asked now and then."""
         from .flower import FAILURES
 
@@ -399,7 +399,7 @@ class Link:
                 self._say(f"nodes could not be listed ({type(error).__name__})")
         return self._known
 
-    def _numbers(self) -> dict[str, Known]:
+    def _numbers(self) -> dict[str, Registered]:
         """Nodes by the peers' ids."""
         if self.insecure:
             return {str(one.number): one for one in self._look()}
@@ -411,7 +411,7 @@ class Link:
             return self._bell.stat().st_mtime_ns
         return 0
 
-    def _wake(self, node: Known) -> None:
+    def _wake(self, node: Registered) -> None:
         from .door import digest
 
         if self._door is not None:

@@ -61,7 +61,7 @@ clientapp = "nothing:app"
 
 
 @dataclass(frozen=True)
-class Known:
+class Registered:
     """A node that is registered."""
 
     number: int
@@ -90,12 +90,11 @@ class Office:
     def __init__(self, address: Address) -> None:
         self._client = address.client(ControlHttpClient)
 
-    def nodes(self) -> list[Known]:
+    def nodes(self) -> list[Registered]:
         """All that are registered."""
-        found = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return [
-            Known(one.node_id, one.public_key, one.status == "online") for one in found if one.status != "unregistered"
-        ]
+        listed = self._client.ListNodes(ListNodesRequest()).nodes_info
+        found = [one for one in listed if one.status != "unregistered"]
+        return [Registered(one.node_id, one.public_key, one.status == "online") for one in found]
 
     def register(self, key: bytes) -> None:
         """Let a node in."""
