@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from deploy.test_serving import HOW, Kill, Killed, federation, hand, settings
+from deploy.test_serve import HOW, Kill, Killed, federation, hand, settings
 from polycentric import run as simulate
-from polycentric.deploy.client import Client
 from polycentric.deploy.joining import one_of
+from polycentric.deploy.participant import Participant
 from polycentric.deploy.secret import secret_of
-from polycentric.deploy.serving import Serving, serve
+from polycentric.deploy.serve import Waiting, serve
 from polycentric.deploy.store import Store
 from polycentric.errors import UsageError
 from polycentric.parts.privacy import Gaussian
@@ -24,7 +24,7 @@ PRIVATE: dict[str, Any] = {"clip": 1.0, "noise": 1.0, "lr": 0.1, "epochs": 1, "s
 
 
 def served(folder: Path, name: str = "dp-fedavg", **how: Any) -> Run:
-    return serve(settings(name, set=PRIVATE, rounds=3), hand(folder / "n"), folder / "served", Serving(4), **how)
+    return serve(settings(name, set=PRIVATE, rounds=3), hand(folder / "n"), folder / "served", Waiting(4), **how)
 
 
 def test_the_seed_tells_neither_the_noise_nor_who_took_part(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_center_that_was_killed_tells_the_same_sum_with_the_same_noise(named: 
             if run.state.round == 2:  # the new model has left with the letters of the next round
                 raise Killed
 
-    asked, how = settings("dp-fedavg", set=PRIVATE, rounds=4), Serving(4)
+    asked, how = settings("dp-fedavg", set=PRIVATE, rounds=4), Waiting(4)
     whole = serve(asked, hand(tmp_path / "n"), tmp_path / "whole", how)
     (tmp_path / "cut.secret").write_bytes((tmp_path / "whole.secret").read_bytes())
     (tmp_path / "cut.secret").chmod(0o600)
@@ -85,7 +85,7 @@ def test_a_client_that_hides_examples_draws_noise_of_its_own(tmp_path: Path) -> 
     asked = settings("fedavg", set={"lr": 0.1, "hide": "dp-sgd(clip=1, noise=1)"}, rounds=2)
     letters: list[Any] = []
 
-    class Looking(Client):
+    class Looking(Participant):
         def answer(self, parcel: Any) -> list[bytes]:
             letters.append(list(parcel))
             return super().answer(parcel)
@@ -93,14 +93,14 @@ def test_a_client_that_hides_examples_draws_noise_of_its_own(tmp_path: Path) -> 
     carrier = hand(tmp_path / "n")
     own = one_of(federation(), 0)
     carrier.clients["ward-0"] = Looking(own, tmp_path / "own", name="ward-0")
-    serve(asked, carrier, tmp_path / "served", Serving(4))
+    serve(asked, carrier, tmp_path / "served", Waiting(4))
     parcel = next(each for each in letters if len(each) > 2)  # terms, scores and the first training
-    first = Client(own, tmp_path / "own", name="ward-0").answer(parcel)
-    assert Client(own, tmp_path / "own", name="ward-0").answer(parcel)[1] == first[1]
-    other = Client(own, tmp_path / "other", name="ward-0").answer(parcel)
+    first = Participant(own, tmp_path / "own", name="ward-0").answer(parcel)
+    assert Participant(own, tmp_path / "own", name="ward-0").answer(parcel)[1] == first[1]
+    other = Participant(own, tmp_path / "other", name="ward-0").answer(parcel)
     assert other[1] != first[1]
     said: list[str] = []
-    changed = Client(own, tmp_path / "own", name="ward-0", log=said.append)
+    changed = Participant(own, tmp_path / "own", name="ward-0", log=said.append)
     letter = bytearray(parcel[2])
     letter[-1] ^= 1  # a number of the model: another letter for the same exchange
     changed.answer([parcel[0], bytes(letter)])

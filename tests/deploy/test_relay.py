@@ -9,17 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from deploy.test_serving import HOW, Hand, Kill, Killed, federation, hand, settings
+from deploy.test_serve import HOW, Hand, Kill, Killed, federation, hand, settings
 from polycentric import open as open_run, run as simulate
 from polycentric.deploy.keys import make_node
 from polycentric.deploy.letters import Spoiled
 from polycentric.deploy.relay import Relay
 from polycentric.deploy.seal import Bound, Seal
-from polycentric.deploy.serving import Serving, serve
+from polycentric.deploy.serve import Waiting, serve
 from polycentric.errors import UsageError
 
 NAMES = [f"ward-{k}" for k in range(4)]
-SEALED = Serving(4, sealed=True)
+SEALED = Waiting(4, sealed=True)
 
 
 @pytest.fixture(scope="module")

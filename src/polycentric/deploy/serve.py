@@ -45,7 +45,7 @@ NODES_OWN |= {"evaluate_every", "patience", "monitor", "target", "record", "stat
 
 
 @dataclass(frozen=True)
-class Serving:
+class Waiting:
     """How a center waits.
 
     Arguments:
@@ -106,7 +106,7 @@ def serve(
     settings: Settings,
     carrier: Carrier,
     folder: Path,
-    how: Serving,
+    how: Waiting,
     *,
     names: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
@@ -196,7 +196,7 @@ def _nodes(
     folder: Path,
     settings: Settings,
     roster: Roster,
-    how: Serving,
+    how: Waiting,
     secret: bytes,
     log: Callable[[str], None],
 ) -> Nodes:
