@@ -22,7 +22,7 @@ demo: $(VENV)/.user ## install, and see what this is about in a minute
 	$(BIN)/polycentric demo
 
 test: $(VENV)/.dev ## the test suite, in parallel over the cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadgroup -m "not long"
 
 test-long: $(VENV)/.dev ## checks that take minutes
 	$(BIN)/python -m pytest -m long

@@ -15,8 +15,8 @@ from deploy.in_process import AtOnce, Badly, clients_of, deployed, trusting
 from laws.test_contract import build, every_method, recipe
 from polycentric import Diverged, run_round
 from polycentric.deploy.center import Nodes
-from polycentric.deploy.client import Client
 from polycentric.deploy.letters import Reply
+from polycentric.deploy.participant import Participant
 from polycentric.method import State
 from polycentric.runs.evaluate import evaluate
 from polycentric.runs.folder import Folder
@@ -49,7 +49,7 @@ def last_of(center: Any, client: int) -> Any:
     return center.used[client].key if client in center.used else None
 
 
-def same_kept(clients: dict[int, Client], center: Any, plain: State) -> None:
+def same_kept(clients: dict[int, Participant], center: Any, plain: State) -> None:
     """What clients keep is at the nodes, and nowhere else."""
     for k, client in clients.items():
         assert client._node is not None

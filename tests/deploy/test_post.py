@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploy.test_serving import hand
+from deploy.test_serve import hand
 from polycentric.deploy.letters import packed
 from polycentric.deploy.post import GREETING, Mail, Roster
 from polycentric.deploy.roster import Hello

@@ -10,7 +10,7 @@ import pytest
 from deploy.in_process import clients_of, deployed, trusting
 from deploy.test_center import simulated
 from polycentric.deploy.letters import packed
-from polycentric.deploy.serving import terms_of
+from polycentric.deploy.serve import terms_of
 from polycentric.deploy.terms import Terms
 from support import Make
 

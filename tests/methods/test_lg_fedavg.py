@@ -214,13 +214,13 @@ def test_executors_agree_with_an_adversary_and_with_an_auxiliary_model(blobs: Ma
 def test_an_adversary_never_leaves_and_a_fresh_probe_judges(blobs: Make) -> None:
     federation = attributed(blobs((40, 40, 40), test=30))
     tells = {}
-    for strength in (0.0, 3.0):
-        method = lg_fedavg(adversary=strength, lr=0.1, epochs=5, batch=10)
-        ended = ready(method, federation, rounds=10, evaluate_every=10).go()
+    for strength in (0.0, 1.0):
+        method = lg_fedavg(adversary=strength, lr=0.2, epochs=3, batch=10)
+        ended = ready(method, federation, rounds=6, evaluate_every=6, fine_tune=0).go()
         assert "auxiliary" not in {n for e in method.exchanges for n in e.receives + e.sends + e.told}
         assert ended.history[-1]["probe_auc"] == ended.metrics["probe_auc"] == ended.summary()["metrics"]["probe_auc"]
         tells[strength] = ended.metrics
-    assert tells[3.0]["probe_auc"] < tells[0.0]["probe_auc"]
+    assert tells[1.0]["probe_auc"] < tells[0.0]["probe_auc"]
     assert tells[0.0]["micro_accuracy"] > 0.6
 
 

@@ -50,11 +50,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import blobs_of
 from deploy.in_process import clients_of, restarted
 from polycentric import State, open as open_run, run_round
-from polycentric.deploy import client as at_client, node as at_node, roster
+from polycentric.deploy import participant as at_client, node as at_node, roster
 from polycentric.deploy.center import Nodes
 from polycentric.deploy.letters import LetterFacts, Reply, Spoiled, digest, facts_of, mark
 from polycentric.deploy.node import Keeper
-from polycentric.deploy.serving import Serving, serve
+from polycentric.deploy.secret import secret_of
+from polycentric.deploy.serve import Waiting, serve
 from polycentric.errors import UsageError
 from polycentric.runs import checkpoint, record
 from polycentric.runs.folder import Folder
@@ -404,7 +405,7 @@ class World:
                 life.nth = 1 + int(self.dice.random() ** 2 * self.usual(life.point))
             assert life.number < LIVES, "the end: it is not reached"
             (out / "lock.json").unlink(missing_ok=True)  # another process would see that its owner is gone
-            how = Serving(3, wait=500.0, deadline=DEADLINE, least=self.least)
+            how = Waiting(3, wait=500.0, deadline=DEADLINE, least=self.least)
             more: dict[str, Any] = {
                 "names": self.names,
                 "clock": self.clock,
@@ -454,10 +455,11 @@ class Only:
 
     def everyone(self, round: int, turn: int = 0) -> Any:
         every, asked = self.clients.everyone(round, turn), self.asked[round, turn]
-        return replace(every[torch.isin(every.index, asked.index)], might=asked.might)  # who never came has no examples
+        here = every[torch.isin(every.index, asked.index)]  # who never came has no examples
+        return replace(here, might=asked.might, seed=asked.seed)  # by which a center draws, where nobody may know it
 
     def answers(self, exchange: Any, state: State, cohort: Any) -> Any:
-        for answer in self.clients.answers(exchange, state, cohort):
+        for answer in self.clients.answers(exchange, state, replace(cohort, seed=self.clients.seed)):
             if (cohort.round, cohort.turn, int(answer.block.index[0])) in self.used:
                 yield answer
 
@@ -555,7 +557,8 @@ def bits(world: World, ended: Run, exchanges: list[dict[str, Any]]) -> Iterator[
     """The bits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = prepared(world.settings.changed(executor="looped", block=1), Given(federation=world.federation))
+        given = Given(federation=world.federation, secret=secret_of(world.root / "served.secret"))
+        run = prepared(world.settings.changed(executor="looped", block=1), given)
     used = {(line["round"], line["turn"], int(k)) for line in exchanges for k in line["sent"]}
     plain = run.state
     for _ in range(world.settings.rounds):

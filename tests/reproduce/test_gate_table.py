@@ -19,8 +19,12 @@ VALUES = {
 
 
 def verdicts(data: str, **changes: float) -> list[bool | None]:
-    values = {gate._name(data, *key): [value] for key, value in VALUES.items()} | {k: [v] for k, v in changes.items()}
-    return [claim.judge(values)[0] for claim in gate._claims(data)]
+    values = {gate._name(data, *key): value for key, value in VALUES.items()} | changes
+    three = {setting: [value] * 3 for setting, value in values.items()}
+    two = {setting: seeds[:2] for setting, seeds in three.items()}
+    told = [claim.judge(two)[0] for claim in gate._claims(data)]
+    assert told[:3] == [None] * 3 and told[3] is not None  # too few to compare; that a client loses, one shows
+    return [claim.judge(three)[0] for claim in gate._claims(data)]
 
 
 def test_what_noise_costs_is_compared_with_what_it_costs_the_mixture() -> None:

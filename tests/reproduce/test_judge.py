@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from polycentric.reproduce.judge import (
     MISSING,
+    as_good,
     claim,
     claim_by_seed,
     clearly,
@@ -20,6 +21,7 @@ from polycentric.reproduce.judge import (
     listed,
     mean,
     reached,
+    some,
 )
 from polycentric.runs.paired import margin, sentence
 
@@ -54,6 +56,19 @@ def test_three_seeds_want_more_than_four_standard_errors(times, clear):
     """The 97.5 % quantile of Student's t with two degrees of freedom is 4.303."""
     seeds = [times / 3**0.5 - 1, times / 3**0.5, times / 3**0.5 + 1]  # a standard error of 1 / sqrt(3)
     assert clearly(seeds) is clear
+
+
+def test_as_good_means_clearly_no_further_below_than_that():
+    theirs, near = [90.0, 92.0, 91.0], [89.9, 91.8, 90.9]
+    assert as_good(near, theirs, 0.5) is True and as_good(near, theirs, 0.05) is None
+    assert as_good([80.0, 81.5, 81.0], theirs, 1.0) is False
+    assert as_good([95.0, 10.0, 95.0], theirs, 1.0) is None  # one seed that never learned
+    assert as_good(near[:2], theirs, 5.0) is None
+
+
+@pytest.mark.parametrize(("verdicts", "holds"), [((True, False), True), ((None, False), None), ((False,) * 2, False)])
+def test_one_is_enough_and_all_must_fail(verdicts, holds):
+    assert some(verdicts) is holds and some(reversed(verdicts)) is holds
 
 
 @given(NUMBERS, st.floats(0.1, 10))

@@ -158,6 +158,25 @@ def test_a_page_with_more_runs_than_are_here_is_not_written_over(done, tmp_path)
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_rows_of_another_machine_keep_their_numbers_and_claims_are_judged_with_them(done, tmp_path):
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    rows, page = made(TINY, tmp_path)
+    for folder in (tmp_path / "runs" / "tiny").glob("nofed-*"):
+        shutil.rmtree(folder)
+    drawn = replace(TINY, figures={"a.png": lambda path, runs: path.write_text("of some of the runs")})
+    assert made(drawn, tmp_path, cached=True, keep=True) == (rows, page)
+    assert not (tmp_path / "out" / "a.png").exists()
+    shutil.rmtree(tmp_path / "runs")  # a page alone is judged again, by other rules
+    later = replace(TINY, claims=(Claim("All seeds count.", lambda values: (len(values["alone"]) == 2, "2 seeds")),))
+    assert "- All seeds count. **holds**: 2 seeds" in made(later, tmp_path, cached=True, keep=True)[1]
+    (tmp_path / "out" / "tiny.json").write_text("[{}]")
+    with pytest.raises(UsageError, match="does not list every seed of every row, so nothing can be kept"):
+        made(TINY, tmp_path, cached=True, keep=True)
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(UsageError, match="nothing to write"):
+        made(TINY, tmp_path, cached=True, keep=True)
+
+
 def test_one_seed_has_no_deviation_and_seeds_that_are_there_are_shown(done, tmp_path):
     assert made(TINY, done, seeds=1) == made(TINY, done)
     shutil.copytree(done / "runs", tmp_path / "runs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,19 @@ def test_fewer_rounds_than_a_run_has_are_refused(tmp_path: Path) -> None:
     pc.run("fedavg", "digits", clients=4, out=tmp_path / "run", **FEW)
     with pytest.raises(pc.UsageError, match="started with 3 rounds, and rounds=2 is fewer"):
         pc.resume(tmp_path / "run", rounds=2)
+
+
+def test_noise_that_was_found_for_some_rounds_is_not_stretched_over_more(tmp_path: Path) -> None:
+    method, federation = pc.fedavg(equal=True, privacy=pc.Gaussian(1.0, epsilon=8.0)), pc.load("digits", clients=4)
+    how = FEW | {"model": "logistic", "fine_tune": 0}
+    pc.run(method, federation, out=tmp_path / "run", **how)
+    assert pc.resume(tmp_path / "run", rounds=3).state.round == 3  # as many as it has
+    with pytest.raises(pc.UsageError, match=r"found for epsilon=8 over these: 4 need more .* new run with --rounds 4;"):
+        pc.resume(tmp_path / "run", rounds=4)
+    own = replace(method, name="mine")  # that no words say
+    pc.run(own, federation, out=tmp_path / "own", **how)
+    with pytest.raises(pc.UsageError, match="found for epsilon=8 over these"):
+        pc.resume(tmp_path / "own", rounds=4, method=own)
 
 
 # -- looking at a finished run -------------------------------------------------------------------------------

@@ -189,6 +189,9 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every run. [default: those of the table]")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run only rows whose setting contains this word.")] = None,
     cached: Annotated[bool, typer.Option("--cached", help="Run nothing; write the table from finished runs.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Rows that the page has more runs of than are here keep their numbers.")
+    ] = False,
     device: Device = "auto",
     jobs: Jobs = 1,
     quiet: Quiet = False,
@@ -209,7 +212,7 @@ def reproduce(
         return counting(name or "", total, quiet)
 
     with interruptible():
-        how: dict[str, Any] = {"cached": cached, "device": device, "jobs": jobs, "bar": bar}
+        how: dict[str, Any] = {"cached": cached, "keep": keep, "device": device, "jobs": jobs, "bar": bar}
         written = reproduce_table(TABLES[name], out, runs, seeds=seeds, only=only or [], **how)
     say(f"written: {written.path}")
     if written.missing:

@@ -49,6 +49,7 @@ from .letters import (
     shapes_of,
 )
 from .node import PARTS, as_numbers, begins_of, from_numbers
+from .store import Store
 
 POLL = 0.05  # seconds between two looks for replies
 SILENT = 3  # misses in a row from which on a client is asked less often
@@ -94,6 +95,8 @@ class Nodes:
         least: replies without which an exchange does not end: it is asked again, after the deadline, until they come.
         bound: the longest that a row may be; a longer one is refused. Unless somebody knows better, `BOUND`.
         ahead: whether scores and the training of the next round are asked for together.
+        store: keeps what came of an exchange: one that was begun is ended with just that. None: it is asked again.
+        draws: a seed of the center's own draws that no client knows, where who takes part is a secret; None: the run's.
         log: told who is waited for.
         clock, rest: for tests, which have a time of their own.
     """
@@ -109,6 +112,8 @@ class Nodes:
     least: int = 1
     bound: float = BOUND
     ahead: bool = True  # ask for the training of the next round together with scores
+    store: Store | None = None
+    draws: int | None = None
     log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
@@ -146,8 +151,8 @@ class Nodes:
 
     def _cohort(self, index: Tensor, round: int, turn: int) -> Cohort:
         n, effort = len(self.sizes), torch.ones(len(index), dtype=torch.float64)
-        might = int((self.sizes > 0).sum())
-        return Cohort(index, self.sizes[index], effort, n, self.clients.seed, round, turn, might)
+        might, seed = int((self.sizes > 0).sum()), self.clients.seed if self.draws is None else self.draws
+        return Cohort(index, self.sizes[index], effort, n, seed, round, turn, might)
 
     def _asked(self, client: int, round: int) -> bool:
         """From the third miss on every second round, then every fourth, ...: a dead client costs a deadline rarely."""
@@ -156,18 +161,34 @@ class Nodes:
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Ask everybody, wait, check, and give what is good in the order of a simulation."""
-        blocks, expected, good = in_order(cohort), self._expected(exchange, state), dict[int, Reply]()
+        blocks, expected, key = in_order(cohort), self._expected(exchange, state), (cohort.round, cohort.turn)
         letters = {int(block.index[0]): [self._letter(exchange, state, block)] for block in blocks}
+        good = None if self.store is None else self.store.read(key)
+        if good is None:
+            found = self._asked_for(letters, expected, cohort)
+            good = {client: found[client] for block in blocks if (client := int(block.index[0])) in found}
+            if self.store is not None:
+                self.store.write(key, good)
+        else:  # a center that was killed ends the exchange with what had come
+            for client in good:
+                self._use(client, mark(digest(letters[client][0])), cohort)
+        if self.store is not None:
+            self.store.forget({last.exchange for last in self.used.values()} if self.blind else ())
+        yield from self._answers(blocks, good, expected)
+
+    def _asked_for(self, letters: Mapping[int, Sequence[bytes]], expected: Shapes, cohort: Cohort) -> dict[int, Stacks]:
+        """What comes of letters, once enough have answered."""
+        good: dict[int, Stacks] = {}
         while True:  # a round that nobody answers would change nothing: it is asked again
             end = self.clock() + self.deadline
             replies = self._gathered({client: each for client, each in letters.items() if client not in good})
             for client, (letter,) in letters.items():
                 if client not in good and (reply := self._noted(client, letter, replies, expected, cohort)):
-                    good[client] = reply
+                    good[client] = reply.sent
             here = {n.client: n for n in self.notes if (n.round, n.turn) == (cohort.round, cohort.turn)}
             diverged = sum(note.what in DIVERGED for note in here.values())  # they would say the same again
             if len(good) + diverged >= min(self.least, len(letters)):
-                break
+                return good
             self.log(
                 f"round {cohort.round}: {len(good)} of {len(letters)} answered, {self.least} are needed: asked again"
             )
@@ -175,24 +196,22 @@ class Nodes:
             self.notes = [n for n in self.notes if n is not here.get(n.client) or n.client in good]
             while (left := end - self.clock()) > 0:  # who refuses does so at once, and as often as it is asked
                 self.rest(left)
-        self._taken(cohort, {client: good[client] for block in blocks if (client := int(block.index[0])) in good})
-        yield from self._answers(blocks, good, expected)
 
     def _placed(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Ask where everybody belongs; nothing of it is noted, nobody keeps anything."""
         blocks, expected = in_order(cohort), self._expected(exchange, state)
         letters = {int(block.index[0]): [self._letter(exchange, state, block, "place")] for block in blocks}
-        replies, good = self._gathered(letters), dict[int, Reply]()
+        replies, good = self._gathered(letters), dict[int, Stacks]()
         for client, (letter,) in letters.items():
             what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
-            good |= {client: reply} if what == "used" and reply is not None else {}
+            good |= {client: reply.sent} if what == "used" and reply is not None else {}
         yield from self._answers(blocks, good, expected)
 
-    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Reply], expected: Shapes) -> Iterator[Answer]:
+    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Stacks], expected: Shapes) -> Iterator[Answer]:
         device = self.clients.task.device
         for block in blocks:
-            if (reply := good.get(int(block.index[0]))) is not None:
-                yield Answer(block, {name: rows.to(device) for name, rows in reply.sent.items()}, {})
+            if (sent := good.get(int(block.index[0]))) is not None:
+                yield Answer(block, {name: rows.to(device) for name, rows in sent.items()}, {})
 
     def silent(self, trip: Trip) -> int:
         """How many did not answer in time, or by nothing that could be looked at: whose training has not diverged."""
@@ -277,7 +296,7 @@ class Nodes:
             run=self.run,
             client=client,
             clients=block.n_clients,
-            seed=block.seed,
+            seed=self.clients.seed,
             round=block.round,
             turn=block.turn,
             effort=float(block.effort[0]),
@@ -305,9 +324,6 @@ class Nodes:
     def _most(self, expected: Shapes) -> int:
         """Bytes of a reply."""
         return most_bytes(expected)
-
-    def _taken(self, cohort: Cohort, good: Mapping[int, Reply]) -> None:
-        """All that came in an exchange, in the order in which it is mixed, before any of it is."""
 
     def _gathered(self, letters: Mapping[int, Sequence[bytes]]) -> dict[str, bytes]:
         """Replies to letters, by the letters' digests: those that were answered ahead, and those that come in time."""
@@ -344,11 +360,15 @@ class Nodes:
     ) -> Reply | None:
         """A reply that is good; what became of the letter is noted in any case."""
         what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
-        good, called = reply if what == "used" else None, mark(digest(letter))
-        if good is not None:
-            self.used[client] = LastUsed(round=cohort.round, turn=cohort.turn, letter=called)
-        self.notes.append(Note(cohort.round, cohort.turn, client, what, called))
-        return good
+        if what == "used":
+            self._use(client, mark(digest(letter)), cohort)
+            return reply
+        self.notes.append(Note(cohort.round, cohort.turn, client, what, mark(digest(letter))))
+        return None
+
+    def _use(self, client: int, letter: str, cohort: Cohort) -> None:
+        self.used[client] = LastUsed(round=cohort.round, turn=cohort.turn, letter=letter)
+        self.notes.append(Note(cohort.round, cohort.turn, client, "used", letter))
 
     def _judged(self, client: int, data: bytes | None, expected: Shapes, cohort: Cohort) -> tuple[str, Reply | None]:
         """What a reply is, and the reply where it can be read."""

@@ -15,6 +15,8 @@ examples than the rounds tell.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,6 +51,7 @@ from .letters import (
     most_bytes,
     shapes_of,
 )
+from .secret import secret_of
 
 VERSIONS = 3  # of what was kept, older than the one that was used last: for a center that has lost a round
 DIFFERENT = 3  # letters for one exchange: a center that was killed may have heard others the second time
@@ -66,6 +69,7 @@ class Keeper:
     begins: Stacks  # (1, width) each: before the first letter
     folder: Path | None = None
     _held: dict[Version, Stacks] = field(default_factory=dict)
+    _secret: bytes = field(default=b"", repr=False)
     _asked: dict[tuple[int, int], list[str]] | None = None  # exchange: letters that were answered; None: not read yet
 
     def after(self, last: Version | None) -> Stacks:
@@ -92,15 +96,25 @@ class Keeper:
         for key in before[:-VERSIONS] + since[:-VERSIONS]:
             self._forget(key)
 
-    def ask(self, round: int, what: int, letter: str) -> None:
+    def secret(self, letter: str) -> bytes:
+        """A key for the noise of one reply, that nobody else has: of another letter, another one."""
+        if not self._secret:
+            if self.folder is None:
+                self._secret = os.urandom(32)
+            else:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._secret = secret_of(self.folder / "secret")
+        return hashlib.sha256(self._secret + letter.encode()).digest()
+
+    def ask(self, round: int, what: int, letter: str, most: int = DIFFERENT) -> None:
         """Count a letter; refuse one more than a few different ones for the same exchange, place or scores."""
         if self._asked is None:
             self._asked = self._read_letters()
         known = self._asked.setdefault((round, what), [])
         if letter in known:
             return
-        if len(known) >= DIFFERENT:
-            raise Spoiled(f"more than {DIFFERENT} different letters for one exchange")
+        if len(known) >= most:
+            raise Spoiled(f"more than {most} different letters for one exchange")
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "letters").open("a") as file:
@@ -215,9 +229,12 @@ class Node:
     def _sent(self, letter: Letter, exchange: Exchange, who: str) -> Stacks:
         facts, last = letter.facts, self._last(letter)
         kept = self.keeper.after(last)
-        self.keeper.ask(facts.round, facts.exchange + (PLACING if facts.asks == "place" else 0), who)
+        hides = any(learner.hides for learner in exchange.chain)  # what a round may tell is counted once
+        where = facts.exchange + (PLACING if facts.asks == "place" else 0)
+        self.keeper.ask(facts.round, where, who, 1 if hides else DIFFERENT)
         received = self._here(self._received(letter, exchange, kept))
-        sent, mine = visit(exchange, received, self._here(kept), self.run.clients.run, self._cohort(letter))
+        hidden = exchange.secured(self.keeper.secret(who))  # its noise, where there is any, is nobody else's
+        sent, mine = visit(hidden, received, self._here(kept), self.run.clients.run, self._cohort(letter))
         if facts.asks == "learn" and all(bool(rows.isfinite().all()) for rows in (sent | mine).values()):
             now = (facts.round, facts.turn, mark(who))  # what is not finite is left out there, too
             self.keeper.write(now, self._remembered(kept | mine, received, sent), last)

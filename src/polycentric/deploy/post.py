@@ -10,31 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import UsageError, require
 from .letters import Spoiled, packed
 from .roster import Hello, Present, is_here, presented
 
+if TYPE_CHECKING:
+    from .engine.link import Peer
+
 LOOK = 1.0  # seconds between two looks at who is there
 GREETING = 20.0  # seconds after which a peer that has not said who it is is asked again
 AGAIN = 30.0  # seconds after which letters that were not answered are sent again
-
-
-class Peer(Protocol):
-    """A node, as the engine knows it."""
-
-    @property
-    def id(self) -> str:
-        """Stable where nodes have keys."""
-
-    @property
-    def name(self) -> str:
-        """Of its key; empty where there are none."""
-
-    @property
-    def online(self) -> bool:
-        """Whether it was there lately."""
 
 
 class Carrier(Protocol):

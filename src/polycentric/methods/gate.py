@@ -1,6 +1,6 @@
 """Gate: a general model that everybody shares under DP-SGD, a private one at every client, and a gate between them.
 
-    answer:     y(x)  =  a_k(x) G(x) + (1 - a_k(x)) P_k(x),          a_k(x) = sigmoid(w_k . z + b_k),   z from x (fixed)
+    answer:     y(x)  =  a_k(x) G(x) + (1 - a_k(x)) P_k(x),          a_k(x) = sigmoid(w_k . u + b_k),   u from x (fixed)
     client k:   P_k, w_k, b_k  <-  SGD on the loss of y, with decay/2 |w_k|^2, where G is the model received
                 G_k            <-  DP-SGD on the loss of G alone:  1/n_b [ sum_e clip(g_e, C) + N(0, (z C)^2 I) ]
     center:     G              <-  sum_k (n_k / n) G_k;        P_k, w_k and b_k never leave the client

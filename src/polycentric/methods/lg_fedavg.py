@@ -6,7 +6,7 @@
 
 Adversarial: a small model a_m on the representation h predicts a protected attribute, and stays at home as well:
 
-    min over (theta_m, theta^g)  max over a_m   L_m - lambda L^a_m,     an epoch of a_m, then one of the others
+    min over (theta_m, theta^g)  max over a_m   L_m - lambda L^a_m,     the epochs of a_m, then those of the others
 
 Symbols:     theta^g = `model`, what `shares` names; theta_m = `local`, the rest; a_m = `auxiliary`; eta_g = `lr`,
              eta_l = `local_lr`, lambda = `adversary`.

@@ -1,6 +1,6 @@
 """Two models and a gate: a general one, which others share, a private one, and how much this example asks of each.
 
-    a(x) = sigmoid(clip(w . z + b, -10, 10)),        z = x / sqrt(d),  of images (2 x - 1) / sqrt(d),  d inputs in all
+    a(x) = sigmoid(clip(w . u + b, -10, 10)),        u = x / sqrt(d),  of images (2 x - 1) / sqrt(d),  d inputs in all
 
     classes   p = a softmax(G) + (1 - a) softmax(P)      given as log p, which are valid logits
     labels    p = a sigmoid(G) + (1 - a) sigmoid(P)      given as log p - log(1 - p)
@@ -8,7 +8,7 @@
 
 Probabilities are mixed, not logits: where the gate trusts one model alone, the answer is that model's. Inputs are made
 comparable by a fixed map and by nothing that is learned from data: images are numbers in [0, 1], other data had better
-be standardised by the run; divided by sqrt(d) a step moves w . z as far whatever the number of inputs is. The gate
+be standardised by the run; divided by sqrt(d) a step moves w . u as far whatever the number of inputs is. The gate
 begins at w = 0, b = 0, where a = 1/2, and its logit is clipped so that neither model is ever cut off from learning.
 """
 

@@ -30,6 +30,11 @@ def mean(values: Values, setting: str) -> float:
     return statistics.fmean(reached(values, setting) or [math.nan])
 
 
+def means_of(found: Mapping[Label, Sequence[float]]) -> dict[Label, float]:
+    """The mean of every row's seeds."""
+    return {label: statistics.fmean(numbers) for label, numbers in found.items()}
+
+
 def error_of(numbers: Sequence[float]) -> float:
     """The standard error of a mean."""
     return statistics.stdev(numbers) / math.sqrt(len(numbers))
@@ -49,6 +54,17 @@ def clearly(differences: Sequence[float]) -> bool | None:
 def less(low: Sequence[float], high: Sequence[float]) -> bool | None:
     """Whether one is clearly below the other, seed by seed."""
     return clearly([b - a for a, b in zip(low, high, strict=False)])
+
+
+def as_good(ours: Sequence[float], theirs: Sequence[float], within: float = 0.0) -> bool | None:
+    """Whether ours is clearly above what lies so far below theirs, seed by seed."""
+    return less([x - within for x in theirs], ours)
+
+
+def some(verdicts: Iterable[bool | None]) -> bool | None:
+    """One of them; it fails only if all do."""
+    found = list(verdicts)
+    return True if True in found else None if None in found else False
 
 
 def every(verdicts: Iterable[bool | None]) -> bool | None:
@@ -84,7 +100,7 @@ def claim_by_seed(
 
 def claim(text: str, settings: Mapping[Label, str], judge: Callable[[dict[Label, float]], Verdict]) -> Claim:
     """A claim about the means of some rows."""
-    return claim_by_seed(text, settings, lambda found: judge({key: statistics.fmean(x) for key, x in found.items()}))
+    return claim_by_seed(text, settings, lambda found: judge(means_of(found)))
 
 
 def claim_of_row(text: str, setting: str, judge: Callable[[list[float]], Verdict]) -> Claim:

@@ -131,6 +131,7 @@ def reproduce_table(
     seeds: int | None = None,
     only: Sequence[str] = (),
     cached: bool = False,
+    keep: bool = False,
     device: str = "auto",
     jobs: int = 1,
     bar: Callable[[int], AbstractContextManager[ProgressCallback]],
@@ -138,7 +139,9 @@ def reproduce_table(
     """Run every cell that was not run before, and write NAME.md for people and NAME.json for programs.
 
     `only` runs some rows, `cached` none. The page always has every row, from all runs that are finished, and says
-    what is missing. A page that has more runs than are here is not written over; captions and notes on it stay.
+    what is missing. A page that has more runs than are here is not written over; captions and notes on it stay. With
+    `keep` such rows keep the numbers that the page has, from another machine or an earlier day, its figures stay, and
+    its claims are judged anew.
     """
     asked = [row for row in table.rows if not only or any(word.lower() in row.setting.lower() for word in only)]
     if not asked:
@@ -156,11 +159,13 @@ def reproduce_table(
         ]
         for row in table.rows
     }
-    if not any(cells.values()):
+    before = _known(out / f"{table.name}.json") if keep else {}
+    if not any(cells.values()) and not any(before.values()):
         raise UsageError(
             f"no run of {table.name} is finished in {parent}, so there is nothing to write: leave out --cached"
         )
-    _nothing_lost(table, out, parent, {setting: len(mine) for setting, mine in cells.items()})
+    if not keep:
+        _nothing_lost(table, out, parent, {setting: len(mine) for setting, mine in cells.items()})
     if not cached:
         every = list(to_run.values())  # a seed of all rows, then the next
         if jobs == 1:  # data are read once for their cells
@@ -174,11 +179,14 @@ def reproduce_table(
         ended = [(s, run_dir(c, parent)) for c in cells[row.setting] if (s := finished(c, parent)) is not None]
         values[row.setting] = [measure(s | {"run_dir": str(d)}) if "metrics" in s else math.nan for s, d in ended]
         folders[row.setting] = [folder for _, folder in ended]
+    kept = {setting: then for setting, then in before.items() if len(then) > len(values.get(setting, then))}
+    values |= kept
     results = [_result(table, row, values[row.setting], wanted) for row in table.rows]
     out.mkdir(parents=True, exist_ok=True)
     listed = json.dumps([asdict(result) for result in results], indent=1)
     (out / f"{table.name}.json").write_text(listed + "\n", encoding="utf-8")
-    drawn = [name for name, draw in table.figures.items() if _drawn(draw, out / name, Runs(folders, values))]
+    draws = {} if kept else table.figures  # a figure of some of the runs would lose the others
+    drawn = [name for name, draw in draws.items() if _drawn(draw, out / name, Runs(folders, values))]
     path = out / f"{table.name}.md"
     path.write_text(page(table, results, values) + _by_hand(path, drawn), encoding="utf-8")
     return Written(path, tuple(result.setting for result in results if result.seeds < wanted))
@@ -195,8 +203,21 @@ def _nothing_lost(table: Table, out: Path, parent: Path, numbers: Mapping[str, i
     if lost:
         raise UsageError(
             f"{path} has more runs than {parent} of {'; '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: "
-            "writing it would lose them. Write elsewhere with --out, or run all rows with as many --seeds"
+            "writing it would lose them. Write elsewhere with --out, run all rows with as many --seeds, or --keep them"
         )
+
+
+def _known(path: Path) -> dict[str, list[float]]:
+    """What a page has of every row, seed by seed; nothing where there is none."""
+    try:
+        return {
+            row["setting"]: [math.nan if each is None else float(each) for each in row["each"]]
+            for row in json.loads(path.read_text(encoding="utf-8"))
+        }
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} does not list every seed of every row, so nothing can be kept of it") from error
 
 
 def _by_hand(path: Path, figures: Sequence[str]) -> str:
@@ -282,9 +303,11 @@ def _wide(placed: list[tuple[Row, Result]]) -> list[str]:
                 shown += [_paper(r)] if column in told else []
                 shown.append("-" if r is None else _ours(r, 1 if abs(r.ours_mean or 0) >= 1 else 2))
             lines.append(f"| {line} | {' | '.join(shown)} | {min(r.seeds for r in found.values() if r is not None)} |")
-            said = {column: r.note for column, r in found.items() if r is not None and r.note}
-            one = set(said.values()) if len(said) == sum(r is not None for r in found.values()) else set()
-            notes += [f"{line}: {n}" for n in one] if len(one) == 1 else [f"{line}, {c}: {n}" for c, n in said.items()]
+            said = {column: r.note.split("; ") for column, r in found.items() if r is not None}
+            common = [part for part in next(iter(said.values())) if part and all(part in own for own in said.values())]
+            notes += [f"{line}: {'; '.join(common)}"] if common else []
+            rest = {c: "; ".join(part for part in own if part not in common) for c, own in said.items()}
+            notes += [f"{line}, {c}: {note}" for c, note in rest.items() if note]
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
     return lines
 

@@ -131,13 +131,17 @@ class Budget:
         return f"one more round would cost more than epsilon {self.epsilon:g} at delta {found.get('delta', 0.0):.3g}"
 
 
+def asked_of(method: Method) -> set[float]:
+    """The epsilons that noise is to be found for."""
+    return {wanted for exchange in method.exchanges if (wanted := exchange.privacy.wants) is not None}
+
+
 def calibrated(method: Method, rounds: int, able: int, delta: float) -> Method:
     """The method with the noise that its epsilon asks for over so many rounds."""
-    asked = {exchange.privacy.wants for exchange in method.exchanges} - {None}
+    asked = asked_of(method)
     if not asked:
         return method
-    target = min(asked, key=lambda wanted: wanted or math.inf)
-    assert target is not None
+    target = min(asked)
     require(len(asked) == 1, f"a method has one epsilon for all its exchanges, got {target:g} and others")
     require(rounds >= 1, f"epsilon={target:g} is for the rounds of a run, and there are none: use rounds=1 or more")
 

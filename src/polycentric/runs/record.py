@@ -139,11 +139,11 @@ def last_used(folder: Path, rounds: int) -> dict[int, tuple[int, int, str]]:
     return found
 
 
-class Difference(NamedTuple):
+class Parting(NamedTuple):
     """Where two runs part."""
 
     round: int
-    what: str  # "client ward-3", "the centers"
+    what: str  # "client 'ward-3'", "the centers"
     tensor: str
     digests: tuple[str | None, str | None]
 
@@ -153,7 +153,7 @@ class Verified(NamedTuple):
 
     rounds: int  # that are equal, up to the first that differs
     compared: int  # digests
-    difference: Difference | None
+    difference: Parting | None
 
 
 def verify(a: Path, b: Path) -> Verified:
@@ -170,12 +170,12 @@ def verify(a: Path, b: Path) -> Verified:
         if mine is None or theirs is None:  # one is shorter: it was cut off, or ended earlier
             more = mine or theirs
             there = (None, str(more["round"])) if mine is None else (str(more["round"]), None)
-            return Verified(rounds, compared + 1, Difference(more["round"], "the record", "the rest", there))
+            return Verified(rounds, compared + 1, Parting(more["round"], "the record", "the rest", there))
         for what, tensor, one, other in _pairs(mine, theirs):
             compared += 1
             if one != other:
-                who = f"client {names.get(what, what)}" if what else "the centers"
-                return Verified(rounds, compared, Difference(mine["round"], who, tensor, (one, other)))
+                who = f"client '{names.get(what, what)}'" if what else "the centers"
+                return Verified(rounds, compared, Parting(mine["round"], who, tensor, (one, other)))
         rounds = max(rounds, mine["round"] + ("after" in mine))
     return Verified(rounds, compared, None)
 

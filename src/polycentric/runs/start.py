@@ -43,7 +43,7 @@ from ..tasks.task import Task
 from ..topology.cells.deal import compare_cells
 from .checkpoint import Checkpoint, check_fits
 from .folder import Folder, released_on_error
-from .guarantee import calibrated, delta_of
+from .guarantee import asked_of, calibrated, delta_of
 from .idle import refuse_idle, share_for_validation
 from .loop import Callback, Run, trainer_of
 from .machine import device_of, use_precision
@@ -78,6 +78,7 @@ class Given:
     metrics: Sequence[Metric] | None = None
     nodes: Callable[[Run], Remote] | None = None  # who answers, where the examples are elsewhere
     others: Others | None = None  # at a node: what it must know of the other clients
+    secret: bytes | None = None  # a key that draws the center's noise, where its seed is told to others
     sealed: bool | None = None  # True: what clients send each other is not read here
 
 
@@ -371,6 +372,7 @@ def prepared(
     refuse_idle(settings, federation, clients)
     able = given.others.able if given.others else len(clients.everyone(0))
     method = calibrated(method, settings.rounds, able, delta_of(settings.delta, federation.n_clients))
+    method = method.secured(given.secret) if given.secret is not None else method
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     made = Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
     made.objects, made.remote = given, given.nodes(made) if given.nodes else None
@@ -452,7 +454,7 @@ def resumed(
             _handed_over(folder, needs, given)
             folder.require_begun()
             threads = folder.read_environment().get("threads")
-            told = json.dumps([_longer(settings, rounds, folder).model_dump(), needs, threads])
+            told = json.dumps([_longer(settings, rounds, folder, given).model_dump(), needs, threads])
             folder.claim()  # now: a mistake touches nothing
             require((settings, needs) == folder.read_config(trust), f"{folder.path} was resumed just now: try again")
     values, needs, threads = json.loads(ranks.text(told))
@@ -503,14 +505,20 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
     return problems
 
 
-def _longer(settings: Settings, rounds: int | None, folder: Folder) -> Settings:
+def _longer(settings: Settings, rounds: int | None, folder: Folder, given: Given) -> Settings:
     """The settings with more rounds; how often it evaluates stays as it was."""
-    if rounds is None:
+    if rounds is None or rounds == settings.rounds:
         return settings
     begun = f"{folder.path} was started with {settings.rounds} rounds"
     require(
         rounds >= settings.rounds, f"{begun}, and rounds={rounds} is fewer: give a larger number, or leave rounds out"
     )
+    for asked in asked_of(given.method or built_method(settings)):
+        raise UsageError(
+            f"{begun}, and its noise was found for epsilon={asked:g} over these: {rounds} need more from the first one "
+            f"on. Start a new run with --rounds {rounds}; one that may take more rounds later needs --set noise=... in "
+            "place of epsilon, and can have a budget, --epsilon"
+        )
     every = settings.evaluate_every or max(1, settings.rounds // 50)
     return settings.changed(rounds=rounds, evaluate_every=every)
 

@@ -29,7 +29,7 @@ MOST = 4 + FACTS + (1 << 12)  # bytes of a letter without numbers
 
 
 @dataclass(eq=False)
-class Client:
+class Participant:
     """Answers parcels.
 
     Arguments:

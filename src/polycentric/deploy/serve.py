@@ -6,6 +6,7 @@ folder (`exchanges.jsonl`), written before the round counts, so a center that wa
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
 from .relay import Relay, check_relayed
 from .roster import Present, distances, federation_of
+from .secret import secret_of
+from .store import Store
 from .terms import SAFE, Terms, deployable
 
 NODES_OWN = {
@@ -43,7 +46,7 @@ NODES_OWN |= {"evaluate_every", "patience", "monitor", "target", "record", "stat
 
 
 @dataclass(frozen=True)
-class Serving:
+class Waiting:
     """How a center waits.
 
     Arguments:
@@ -104,7 +107,7 @@ def serve(
     settings: Settings,
     carrier: Carrier,
     folder: Path,
-    how: Serving,
+    how: Waiting,
     *,
     names: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
@@ -131,7 +134,7 @@ def serve(
     """
     settings = deployable(settings)
     require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
-    roster = Roster(carrier, log, clock, rest)
+    roster, secret = Roster(carrier, log, clock, rest), _secret(folder)
     begun = Folder(folder).begun  # one that was killed before it had written that begins anew
     there = Folder.open(folder) if begun else Folder.new(folder)
     known = _begun(there, settings, how.sealed, trust) if begun else None
@@ -144,7 +147,8 @@ def serve(
     _say_distances(present, log)
     given = Given(
         federation=federation,
-        nodes=lambda made: _nodes(made, folder, settings, roster, how, log),
+        nodes=lambda made: _nodes(made, folder, settings, roster, how, secret, log),
+        secret=secret,
         sealed=how.sealed or None,
     )
     log(f"{len([p for p in present.values() if p])} of {len(present)} clients are here: {', '.join(present)}")
@@ -184,18 +188,33 @@ class Watch(Callback):
             self.log(f"round {run.state.round - 1}: left out: {', '.join(out)}")
         run.remote.notes.clear()
 
+    def on_end(self, run: Run) -> None:
+        """What came of the last exchanges is not needed any more."""
+        assert isinstance(run.remote, Nodes)
+        if run.remote.store is not None and not run.remote.blind:
+            run.remote.store.forget(recent=0)
+
 
 def _nodes(
-    made: Run, folder: Path, settings: Settings, roster: Roster, how: Serving, log: Callable[[str], None]
+    made: Run,
+    folder: Path,
+    settings: Settings,
+    roster: Roster,
+    how: Waiting,
+    secret: bytes,
+    log: Callable[[str], None],
 ) -> Nodes:
     name = folder.name
     terms, clients = terms_of(made, name, settings, how.sealed), made.federation.clients
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
     waits |= {"clock": roster.clock, "rest": roster.rest}
+    if any(exchange.private for exchange in made.method.exchanges):  # who takes part, and the noise, are nobody else's
+        drawn = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
+        waits |= {"store": Store(folder / "came"), "draws": drawn}
     if how.sealed:
         check_relayed(made.method)
-        nodes: Nodes = Relay.of(made, name, mail, **waits, folder=folder / "relay")
+        nodes: Nodes = Relay.of(made, name, mail, **waits | {"store": Store(folder / "relay")})
     else:
         nodes = Nodes.of(made, name, mail, **waits, bound=how.bound)
     nodes.ahead = False  # until it is known where the run stands
@@ -210,6 +229,12 @@ def _nodes(
 
     mail.joined = joined
     return nodes
+
+
+def _secret(folder: Path) -> bytes:
+    """What draws the center's noise: beside the run's folder, which may be shown to others."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return secret_of(folder.parent / f"{folder.name}.secret")
 
 
 def _begun(folder: Folder, settings: Settings, sealed: bool, trust: bool) -> Federation:
