@@ -17,6 +17,7 @@ from polycentric.deploy.participant import Participant
 from polycentric.deploy.serve import Waiting, serve
 from polycentric.deploy.terms import Limits, Terms
 from polycentric.errors import UsageError
+from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Callback, Run
 from polycentric.runs.record import read_record, verify
 from polycentric.runs.settings import Settings
@@ -181,6 +182,24 @@ def test_what_only_a_simulation_can_do_is_refused(name: str, tmp_path: Path) -> 
     values |= {"held_out": 0.2, "clock": "normalised(t_c=10)", "valid": 0.1}
     with pytest.raises(UsageError, match=f"{name}=.* is for simulations"):
         serve(settings("fedavg", **{name: values[name]}), hand(tmp_path / "n"), tmp_path / "served", Waiting(4))
+
+
+def test_a_run_that_was_killed_before_its_first_or_amid_its_last_files_goes_on(tmp_path: Path) -> None:
+    """Before it had begun it begins anew; with a summary and no digests it writes its last files again."""
+    out, asked = tmp_path / "served", settings("fedavg", rounds=1)
+    ended = serve(asked, hand(tmp_path / "n"), out, Serving(4))
+    whole = (out / "clients.csv").read_bytes()
+    (out / "digests.json").unlink()
+    again = serve(asked, hand(tmp_path / "n"), out, Serving(4))
+    assert torch.equal(again.state.centers["model"], ended.state.centers["model"])
+    assert (out / "clients.csv").read_bytes() == whole and not Folder.open(out).damaged()
+    for left in out.iterdir():
+        if left.name not in ("config.json", "outline.json", "checkpoints", "log.txt"):
+            left.unlink()
+    for left in (out / "checkpoints").iterdir():
+        left.unlink()
+    anew = serve(asked, hand(tmp_path / "n"), out, Serving(4))
+    assert torch.equal(anew.state.centers["model"], ended.state.centers["model"])
 
 
 def test_patience_is_refused_where_clients_keep_parts_of_their_own(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Roster:
     carrier: Carrier
     log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    rest: Callable[[float], None] = time.sleep
     present: dict[str, Present] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)  # name: the peer's id
     online: set[str] = field(default_factory=set)  # names
@@ -110,7 +111,7 @@ class Roster:
                     f"not enough nodes came within {seconds:g} seconds; there are: {there}; look at what `polycentric "
                     "join` says there, and at `polycentric doctor`, or wait longer with --wait"
                 )
-            time.sleep(0.1)
+            self.rest(0.1)
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ folder (`exchanges.jsonl`), written before the round counts, so a center that wa
 from __future__ import annotations
 
 import hashlib
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ def serve(
     told: Callable[[Roster], None] = lambda roster: None,
     log: Callable[[str], None] = lambda line: None,
     trust: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
 ) -> Run:
     """Run a method with the nodes of a carrier, or go on with the run in the folder.
 
@@ -127,14 +130,15 @@ def serve(
         told: shown who is there, while nodes are waited for.
         log: told what happens.
         trust: go on with a run whose folder names code.
+        clock, rest: for tests, which have a time of their own.
     """
     settings = deployable(settings)
     require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
-    roster, secret = Roster(carrier, log), _secret(folder)
-    begun = (folder / "config.json").exists()
+    roster, secret = Roster(carrier, log, clock, rest), _secret(folder)
+    begun = Folder(folder).begun  # one that was killed before it had written that begins anew
     there = Folder.open(folder) if begun else Folder.new(folder)
     known = _begun(there, settings, how.sealed, trust) if begun else None
-    if begun and there.finished:
+    if begun and there.finished and not there.damaged():  # one that was killed amid its last files writes them again
         raise UsageError(f"{folder} is finished: choose another --out for a new run")
     wanted = set(known.clients) if known else set(names)
     roster.wait(lambda r: len(r.present.keys() & wanted if wanted else r.present) >= how.nodes, how.wait, told)
@@ -204,6 +208,7 @@ def _nodes(
     terms, clients = terms_of(made, name, settings, how.sealed), made.federation.clients
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
+    waits |= {"clock": roster.clock, "rest": roster.rest}
     if any(exchange.private for exchange in made.method.exchanges):  # who takes part, and the noise, are nobody else's
         drawn = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
         waits |= {"store": Store(folder / "came"), "draws": drawn}

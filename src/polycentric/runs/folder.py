@@ -77,7 +77,7 @@ KEEP = 3  # checkpoints kept
 CLIENTS, PLACES = 1 << 30, 4 << 30  # bytes of clients.csv and of places.csv: there may be a million clients
 FILES = ("metrics.jsonl", "places.csv", "clients.csv", "edges.csv", "best.json", "best.safetensors")
 DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
-BEFORE = {LOCK, "config.json", "checkpoints", "log.txt"}  # what there is before a run has begun
+BEFORE = {LOCK, "config.json", "outline.json", "checkpoints", "log.txt"}  # what there is before a run has begun
 
 
 class Damaged(UsageError):
