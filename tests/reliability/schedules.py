@@ -50,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import blobs_of
 from deploy.in_process import clients_of, restarted
 from polycentric import State, open as open_run, run_round
-from polycentric.deploy import participant as at_client, node as at_node, roster
+from polycentric.deploy import node as at_node, participant as at_client, roster
 from polycentric.deploy.center import Nodes
 from polycentric.deploy.letters import LetterFacts, Reply, Spoiled, digest, facts_of, mark
 from polycentric.deploy.node import Keeper
