@@ -64,9 +64,8 @@ def searched(
 
 def _winner(best: Any, trials: int) -> list[str]:
     """The winner in words: chosen by validation, and only then looked at on the test examples."""
+    from ..report.tables import shown_metrics, spread
     from ..runs.metrics import is_share
-    from .screen import spread
-    from .tables import shown_metrics
 
     point = ", ".join(f"{key.removeprefix('set.')}={value}" for key, value in best.point.items())
     metric = best.runs[0]["validation"]["metric"]
