@@ -14,6 +14,8 @@ from .drawing import (
     draw_numbers as draw_numbers,
     draw_similarity as draw_similarity,
     draw_splits as draw_splits,
+    ordered as ordered,
+    sheet_of as sheet_of,
     splits as splits,
 )
 from .members import (
@@ -23,6 +25,7 @@ from .members import (
     looks as looks,
     matched as matched,
     neighbours as neighbours,
+    over_rounds as over_rounds,
     places_of as places_of,
     principal as principal,
     squared_distances as squared_distances,
