@@ -28,10 +28,11 @@ from ..data import Federation, Split
 from ..errors import Diverged, Lost, unknown
 from ..learn import Train
 from ..method import Method, State
-from ..round import Trip, run_round
+from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
+from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
 from .checkpoint import Tally
 from .evaluate import evaluate, optimistic
@@ -43,6 +44,7 @@ from .metrics import Scores, lower_is_better, plain
 from .observers import Moment, Observer, in_use, observers
 from .serving import holder, personal, warn_held_out
 from .settings import Settings
+from .sketch import Sketched
 from .stopping import Target, rules
 from .unseen import Unseen, unseen
 
@@ -90,6 +92,7 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised, ...
     places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
+    sketches: dict[int, Stacks] = field(default_factory=dict, repr=False)  # round: of the models that clients sent
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
     objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
@@ -217,13 +220,16 @@ class Run:
 
     def _round(self) -> tuple[Trip, ...]:
         before, width = self.state, self.clients.task.width
-        heard = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
-        after, made = run_round(self.method, before, heard)
+        heard: Clients = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
+        sketched = Sketched(heard) if self.settings.sketch and self.settings.evaluates(before.round + 1) else None
+        after, made = run_round(self.method, before, sketched or heard)
         trips = tuple(made)
         self.clients.ranks.check(after)
         tally, late = self._account(trips)
         check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
         self.state, self.tally = self.stored(after), tally
+        if sketched is not None and sketched.found:
+            self.sketches[after.round] = sketched.found
         if self.settings.evaluates(after.round):
             self._evaluate(trips)
         return trips

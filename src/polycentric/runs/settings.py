@@ -104,6 +104,12 @@ class Settings(BaseModel):
         1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, le=1 << 20, bound=False
     )
     dissimilarity: bool = option(False, "Also measure how much the clients' gradients differ.", bound=False)
+    sketch: bool = option(
+        False,
+        "Also keep a sketch of the models that clients send, at every evaluation: what `polycentric report` needs to "
+        "draw them on a map over the rounds.",
+        bound=False,
+    )
     unseen: bool = option(
         False,
         "Also score the models as a device that was never seen would use them: their mean, and the mean and the vote "
