@@ -9,6 +9,7 @@ import torch
 import polycentric as pc
 from polycentric.report.graphs import draw_graph, pictured
 from polycentric.report.layout import spots_of, sunflower
+from polycentric.stacks.cohort import Cohort
 from polycentric.topology import Duals, Matchings, TaskGraph, TaskStar, Topology
 from polycentric.topology.cells.shapes import Attached
 from polycentric.topology.clusters.assignment import Clusters
@@ -62,7 +63,7 @@ def test_a_cluster_is_drawn_around_its_center() -> None:
     topology = Clusters(3)
     memory = topology.remembers(12) | {"assignment": torch.tensor([0] * 8 + [2] * 4)}
     ones = torch.ones(12, dtype=torch.int64)
-    picture = topology.picture(memory, pc.round.Cohort(torch.arange(12), ones, ones.double(), 12, 0, 0))
+    picture = topology.picture(memory, Cohort(torch.arange(12), ones, ones.double(), 12, 0, 0))
     assert picture.links.receiver.tolist() == [0] * 8 + [2] * 4
     spots = spots_of(picture)
     away = np.hypot(*np.moveaxis(spots.clients[:, None] - spots.centers, -1, 0))

@@ -11,6 +11,7 @@ from ..topology.base import Picture, Spots
 from ..topology.cells.coverage import Coverage
 
 FEW = 25  # edges whose cells may be drawn as circles where they have no coordinates
+RING = 48  # clients that stand on one circle about their center
 SPRINGS = 600  # clients up to which a graph is laid out by springs
 
 
@@ -21,8 +22,26 @@ def spots_of(picture: Picture) -> Spots:
     receiver, sender, _ = picture.links
     if not picture.n_centers:
         return Spots(np.zeros((0, 2)), np.zeros(0), spots_of_graph(picture.n_clients, receiver, sender))
-    found = spots_of_cells(Coverage(receiver, sender, picture.n_centers, picture.n_clients))
-    return found if picture.several else found._replace(radii=np.zeros(picture.n_centers))
+    if picture.several:
+        return spots_of_cells(Coverage(receiver, sender, picture.n_centers, picture.n_clients))
+    return spots_of_centers(picture.n_clients, receiver.numpy(), sender.numpy(), picture.n_centers)
+
+
+def spots_of_centers(n: int, center: Any, client: Any, n_centers: int) -> Spots:
+    """Centers on a circle, the one alone in the middle; clients about their own, and nobody at a place of another."""
+    used = np.unique(center)
+    first = np.pi if len(used) == 2 else np.pi / 2  # two stand side by side
+    angle = first - 2 * np.pi * np.arange(len(used)) / max(len(used), 1)
+    centers, at = np.zeros((n_centers, 2)), np.zeros((n, 2))
+    if len(used) > 1:
+        centers[used] = np.stack([np.cos(angle), np.sin(angle)], 1)
+    reach = 0.8 * np.sin(np.pi / len(used)) if len(used) > 1 else 1.0
+    for k in used:
+        members = client[center == k]
+        at[members] = centers[k] + reach * around(len(members))
+    lost = np.setdiff1d(np.arange(n), client)  # who hears nobody stands below
+    at[lost] = np.stack([np.linspace(-1, 1, len(lost)), np.full(len(lost), -1.25 - reach)], 1)
+    return Spots(centers, np.zeros(n_centers), at)
 
 
 def spots_of_graph(n: int, one: Any, other: Any) -> Any:
@@ -37,6 +56,14 @@ def spots_of_graph(n: int, one: Any, other: Any) -> Any:
             return np.array([placed[i] for i in range(n)])
     angle = 2 * np.pi * np.arange(n) / n
     return np.stack([np.sin(angle), np.cos(angle)], 1)
+
+
+def around(n: int) -> Any:
+    """n places about a middle that is left free: on a circle where they are few, (n, 2)."""
+    if n > RING:
+        return sunflower(n + n // 12)[n // 12 :]
+    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / max(n, 1)
+    return np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
 def sunflower(n: int) -> Any:

@@ -98,7 +98,15 @@ def spread(values: Sequence[float | None], percent: bool = True) -> str:
         return "-"
     scale, (first, second) = (100, (".1f", ".1f")) if percent else (1, (".3g", ".2g"))
     mean = scale * statistics.fmean(known)
-    return f"{mean:{first}}" if len(known) == 1 else f"{mean:{first}}±{scale * statistics.stdev(known):{second}}"
+    return f"{mean:{first}}" if len(known) == 1 else f"{mean:{first}}±{scale * deviation(known):{second}}"
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation over seeds; infinite where squares are too large."""
+    try:
+        return statistics.stdev(values)
+    except OverflowError:
+        return math.inf
 
 
 # -- compare -------------------------------------------------------------------------------------------------
@@ -129,7 +137,9 @@ def comparison(rows: list[dict[str, Any]], seeds: int, settings: Settings) -> Te
     metrics = shown_metrics(list(dict.fromkeys(name for row in rows for name in row["metrics"])))
     dealt = f", {settings.partition}" if settings.partition else ""
     percent = "accuracy in %" if "micro_accuracy" in metrics else "scores"
-    title = f"{settings.data}{dealt}, {settings.rounds} rounds, {seeds} seeds: test {percent}, mean±std"
+    title = (
+        f"{settings.data}{dealt}, {settings.rounds} rounds, {seeds} seed{'s' * (seeds != 1)}: test {percent}, mean±std"
+    )
     beside = any("share_below_alone" in row for row in rows)
     heads = ("method", *metrics.values(), "fine-tuned", *(["better alone"] if beside else []), *COST)
     lines = []
@@ -173,7 +183,7 @@ def comparison_csv(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for name, values in every.items():
             known = [value for value in values if value is not None]
             line |= {name: statistics.fmean(known)} if known else {}
-            line |= {f"{name}_std": statistics.stdev(known)} if len(known) > 1 else {}
+            line |= {f"{name}_std": deviation(known)} if len(known) > 1 else {}
         line |= {key: value for key, value in (row["work"] or {}).items()}
         line |= {key: row[key] for key in ("bytes_up", "bytes_down", "seconds")}
         if difference := row.get("difference"):

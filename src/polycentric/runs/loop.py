@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,6 +157,12 @@ class Run:
         from .audit import audit
 
         return audit(self, **how)
+
+    def report(self, path: str | Path | None = None, *, examples: bool = True) -> Path:
+        """One HTML file on this run, by default report.html in its folder; `examples`: single ones may be shown."""
+        from ..report.page import report_of  # the one arrow that points up: nobody who runs needs it
+
+        return report_of(self, path, examples=examples)
 
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""

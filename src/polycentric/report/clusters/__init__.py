@@ -19,6 +19,7 @@ from .drawing import (
     splits as splits,
 )
 from .members import (
+    OverRounds as OverRounds,
     cosines as cosines,
     intra_cluster_distance as intra_cluster_distance,
     local_models as local_models,

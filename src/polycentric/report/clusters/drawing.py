@@ -92,7 +92,7 @@ def scatter(axis: Any, at: Reals, seen: Looks) -> None:
             axis.scatter([], [], c="#777777", marker=MARKS[int(g) % len(MARKS)], s=26, label=name)
 
 
-class Sheet(NamedTuple):
+class ContactSheet(NamedTuple):
     """A contact sheet: for each cluster a few clients, one example of the same class in every column."""
 
     classes: list[int]  # of the columns
@@ -101,7 +101,7 @@ class Sheet(NamedTuple):
     tiles: list[list[Reals]]  # (height, width, 3) each, framed in the colour of the cluster
 
 
-def sheet_of(run: Run, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> Sheet | None:
+def sheet_of(run: Run, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> ContactSheet | None:
     """A few examples of each cluster; None where examples are no pictures of classes."""
     train, classes = run.federation.train, run.federation.classes
     if len(run.federation.shape) != 3 or run.federation.kind != "classes":
@@ -110,7 +110,7 @@ def sheet_of(run: Run, *, clients: int = 3, columns: int = 12, clusters: Any = N
     labels, owner = train.y.cpu(), train.owner.cpu()
     common = torch.bincount(labels, minlength=len(classes)).argsort(descending=True, stable=True)[:columns]
     shown: list[int] = common.sort().values.tolist()
-    sheet = Sheet(shown, [], [], [])
+    sheet = ContactSheet(shown, [], [], [])
     for k in np.unique(places) if clusters is None else clusters:
         members = torch.from_numpy(np.flatnonzero(places == k))
         counts = torch.stack([torch.bincount(owner[labels == c], minlength=len(places)) for c in shown])
