@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .seen import Sight
 
 MOST_POINTS = 300  # of a curve
 MOST_METRICS = 14
-OVER = ("rounds", "seconds", "bytes")
+OVER: tuple[Literal["rounds", "seconds", "bytes"], ...] = ("rounds", "seconds", "bytes")
 LEFT_OUT = {
     "dropped": "updates were not finite",
     "late": "updates missed the deadline",
@@ -32,16 +32,11 @@ def curves(sight: Sight) -> Part | None:
     found, over = dict[str, Part](), list[str]()
     for what in OVER:
         try:
-            title = unit_of(sight.paths) if what == "seconds" else AXES[what]
-        except UsageError as error:  # seconds of several clocks
+            for j, chart in enumerate(_charts(sight, metrics, what)):
+                found[f"{len(over)}.{j}"] = chart
+            over.append(what)
+        except UsageError as error:  # seconds of several clocks, or of a version that did not count them
             sight.notes.append(str(error))
-            continue
-        for j, metric in enumerate(metrics):
-            lines = lines_of(_that_have(sight, metric), metric, what, sight.groups[0].read)  # type: ignore[arg-type]
-            every = [_series(line, {group.label: group.number for group in sight.groups}) for line in lines]
-            x = parts.axis(title, bytes=what == "bytes")
-            found[f"{len(over)}.{j}"] = parts.chart(x, parts.axis(metric.replace("_", " "), metric), every)
-        over.append(what)
     seeds = {len(group.folders) for group in sight.groups}
     band = f" Bands are one standard deviation over {seeds.pop()} seeds." if len(seeds) == 1 and seeds != {1} else ""
     return parts.panel(
@@ -50,6 +45,14 @@ def curves(sight: Sight) -> Part | None:
         f"Test scores of the models in use, after every evaluation.{band}",
         parts.switch({"over": over, "of": [m.replace("_", " ") for m in metrics]}, found),
     )
+
+
+def _charts(sight: Sight, metrics: list[str], over: Literal["rounds", "seconds", "bytes"]) -> list[Part]:
+    """A chart for every metric."""
+    x = parts.axis(unit_of(sight.paths) if over == "seconds" else AXES[over], bytes=over == "bytes")
+    numbers, read = {group.label: group.number for group in sight.groups}, sight.groups[0].read
+    every = [[_series(line, numbers) for line in lines_of(_that_have(sight, m), m, over, read)] for m in metrics]
+    return [parts.chart(x, parts.axis(m.replace("_", " "), m), lines) for m, lines in zip(metrics, every, strict=True)]
 
 
 def _metrics(sight: Sight) -> list[str]:
