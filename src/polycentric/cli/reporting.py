@@ -1,4 +1,4 @@
-"""`polycentric report`: one page on runs."""
+"""`polycentric report` and `figure`: one page on runs, and single figures for a paper."""
 
 from __future__ import annotations
 
@@ -46,3 +46,34 @@ def report(
     for line in sight.notes:
         say(f"note: {line}")
     say(f"report: {written}")
+
+
+def figure(
+    name: Annotated[
+        str,
+        typer.Argument(help="curves, participation, topology, rounds, map, similarity, splits or examples."),
+    ],
+    runs: RunFolders,
+    form: Annotated[str, typer.Option("--format", help="pdf, svg or png.")] = "pdf",
+    columns: Annotated[int, typer.Option(help="As wide as 1 or 2 columns of a paper.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The file to draw into. [default: NAME.FORMAT]")] = None,
+    metric: Annotated[str, typer.Option(help="Of curves: a metric. [default: micro_accuracy]")] = "",
+    over: Annotated[str, typer.Option(help="Of curves: rounds, seconds, bytes; several with commas.")] = "",
+    trust: Trust = False,
+) -> None:
+    """Draw one figure of runs for a paper: as wide as one or two of its columns, in its small type.
+
+    Examples:
+
+      polycentric figure curves runs/compare --over rounds,bytes --columns 2
+
+      polycentric figure topology runs/matcha --format svg
+    """
+    from ..errors import unknown
+    from ..report.paper import draw_figure
+    from .screen import say
+
+    if form not in ("pdf", "svg", "png"):
+        raise unknown("format", form, ("pdf", "svg", "png"))
+    path = out or Path(f"{name}.{form}")
+    say(f"figure: {draw_figure(name, runs, path, columns=columns, metric=metric, over=over, trust=trust)}")

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
 from ..runs.metrics import Reals, is_share
-from .figure import COLOURS, band, colour, panels, target
+from .figure import COLOURS, band, colour, legend, panels, paper, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -188,7 +188,7 @@ def figure(
     groups: Groups, path: Path, metric: str = "micro_accuracy", over: Sequence[Over] = ("rounds",), log: bool = False
 ) -> None:
     """One panel for each of `over`, beside each other, with one legend."""
-    beside = _height(groups)  # inches of a legend that has no room on the panels
+    beside = 0.0 if paper() else _height(groups)  # inches of a legend that has no room on the panels
     with panels(path, 1, len(over), size=(5.2 + (3.0 / len(over) if beside else 0), max(3.8, beside))) as axes:
         for axis, what in zip(axes[0], over, strict=True):
             draw(axis, groups, metric, what)
@@ -199,7 +199,9 @@ def figure(
         title = f"mean and one deviation, {seeds.pop()} seeds" if len(seeds) == 1 and seeds != {1} else None
         labels = [fill(label, WIDE, subsequent_indent="  ") for label in labels]
         how: dict[str, Any] = {"title": title, "fontsize": 8.5, "title_fontsize": 8.5, "alignment": "left"}
-        if beside:  # it would hide what it explains
+        if paper():
+            legend(axes)
+        elif beside:  # it would hide what it explains
             axes[0, 0].figure.legend(lines, labels, loc="outside right upper", handlelength=3.2, **how)
         else:
             axes[0, -1].legend(lines, labels, **how)
