@@ -71,4 +71,4 @@ floors: $(VENV)/.dev ## install the lowest versions that are allowed, in an envi
 	.floors/bin/python supply/smoke.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers
+	rm -rf $(VENV) polycentric-demo.html .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers

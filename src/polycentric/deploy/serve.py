@@ -42,7 +42,15 @@ NODES_OWN = {
     "workers",
     "checkpoint_every",
 }
-NODES_OWN |= {"evaluate_every", "patience", "monitor", "target", "record", "state"}  # and what is the center's alone
+NODES_OWN |= {
+    "evaluate_every",
+    "patience",
+    "monitor",
+    "target",
+    "record",
+    "sketch",
+    "state",
+}  # and what is the center's alone
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,9 @@ def serve(
         clock, rest: for tests, which have a time of their own.
     """
     settings = deployable(settings)
+    require(
+        not (how.sealed and settings.sketch), "sketch looks at what clients send, and --sealed hides it: leave one out"
+    )
     require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
     roster, secret = Roster(carrier, log, clock, rest), _secret(folder)
     begun = Folder(folder).begun  # one that was killed before it had written that begins anew
