@@ -1,7 +1,7 @@
 "use strict";
 // Draws what it is given: every part of a panel by its kind. All text goes into the page by textContent, never as markup.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  let data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
   const SVG = "http://www.w3.org/2000/svg";
   const COLOURS = 8, DASHES = ["solid", "dash", "dot", "dashdot"];
@@ -117,7 +117,10 @@
   const charts = new Map(); // element -> its part, to be drawn again in other colours
   let ready = null;
 
+  const remembered = new Map(); // panel -> what was chosen there, where the page is drawn again
+
   function unpacked() {
+    if (window.Plotly) return Promise.resolve(); // a live page has it from its server
     const packed = document.getElementById("plotly").textContent;
     const raw = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -324,7 +327,8 @@
   // -- panels ------------------------------------------------------------------------------------------------
 
   function drawPanel(found) {
-    const chosen = {}, boxes = found.parts.map(() => el("div"));
+    const before = remembered.get(found.key) || {}, chosen = {}, boxes = found.parts.map(() => el("div"));
+    remembered.set(found.key, chosen);
     const options = new Map(); // by name: all values of the panel's switches
     for (const part of found.parts.filter((p) => p.kind === "switch")) {
       for (const option of part.options) {
@@ -333,6 +337,7 @@
         options.set(option.name, known);
         const first = option.name === "run" && known.values.includes(data.answer.bars[0].label) ? data.answer.bars[0].label : null;
         chosen[option.name] = first || option.values[(part.start || {})[option.name] || 0];
+        if (!option.slider && known.values.includes(before[option.name])) chosen[option.name] = before[option.name];
       }
     }
     const resolved = (part) => {
@@ -390,14 +395,45 @@
 
   // -- the page ----------------------------------------------------------------------------------------------
 
-  drawAnswer(data.answer);
   ready = unpacked().catch(() => {
     document.querySelectorAll(".wait").forEach((p) => { p.textContent = "This browser cannot unpack the charts; tables and drawings are all there."; });
     return new Promise(() => {});
   });
-  for (const found of data.panels) drawPanel(found);
-  document.querySelector("nav").append(el("div", {}, data.panels.map((found) => el("a", { href: `#${found.key}` }, found.key.replace("-", " ")))));
-  document.querySelector("footer").append(el("p", {}, "Made by `polycentric report`. This file holds everything it shows; it loads nothing and sends nothing."));
+
+  function drawAll() {
+    const at = window.scrollY;
+    charts.clear();
+    for (const part of ["header", "nav", "main"]) document.querySelector(part).replaceChildren();
+    drawAnswer(data.answer);
+    for (const found of data.panels) drawPanel(found);
+    document.querySelector("nav").append(el("div", {}, data.panels.map((found) => el("a", { href: `#${found.key}` }, found.key.replace("-", " ")))));
+    window.scrollTo(0, at);
+  }
+  drawAll();
+  const said = root.dataset.events ? "Live, from `polycentric watch` on this machine." : "Made by `polycentric report`. This file holds everything it shows; it loads nothing and sends nothing.";
+  document.querySelector("footer").append(el("p", {}, said));
+
+  // A live page: the server tells that a run has gone on, and the data are asked for again, at most once a second.
+
+  function listen() {
+    let waiting = false, again = false;
+    const refresh = async () => {
+      if (waiting) { again = true; return; }
+      waiting = true; again = false;
+      try {
+        const found = await fetch(root.dataset.from, { cache: "no-store" });
+        if (found.ok) { data = await found.json(); drawAll(); root.dataset.drawn = String(+(root.dataset.drawn || 0) + 1); }
+      } finally {
+        setTimeout(() => { waiting = false; if (again) refresh(); }, 700);
+      }
+    };
+    const stream = new EventSource(root.dataset.events); // it reconnects by itself, and says where it was
+    stream.addEventListener("line", refresh);
+    stream.addEventListener("reset", refresh);
+    stream.addEventListener("status", refresh);
+  }
+  if (root.dataset.events) listen();
+
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   const print = (on) => () => {
     root.classList.toggle("printing", on);
