@@ -169,19 +169,26 @@ class Curves:
         axis.set(**self.dress)
 
 
+UNITS = {  # what is along an axis of seconds, and how runs came by it
+    "simulated seconds": "under a clock of seconds",
+    "simulated time, normalised": "under a normalised clock, whose unit is a trip to the edge",
+    "seconds of rounds and scores": "by nodes elsewhere, and took the seconds that it took",
+}
+
+
 def unit_of(groups: Groups) -> str:
-    """What a second is; runs whose clocks count in different units have no axis in common."""
-    clocks: dict[bool, str] = {}
+    """What a second is; runs that count in different units have no axis in common."""
+    simulated, normalised, real = UNITS
+    found: dict[str, str] = {}
     for label, folders in groups.items():
         for folder in folders:
-            clock = str(Folder(folder).read_values().get("clock", ""))
-            clocks.setdefault(clock.lower().startswith("normalised"), label)
-    require(
-        len(clocks) < 2,
-        f"'{clocks.get(True)}' was run under a normalised clock, whose unit is a trip to the edge, and "
-        f"'{clocks.get(False)}' under one of seconds: draw them over rounds or bytes, or run them under one --clock",
-    )
-    return "simulated time, normalised" if True in clocks else AXES["seconds"]
+            values = Folder(folder).read_values()
+            trips = str(values.get("clock", "")).lower().startswith("normalised")
+            unit = real if "nodes" in (values.get("given") or ()) else normalised if trips else simulated
+            found.setdefault(unit, label)
+    said = " and ".join(f"'{label}' was run {UNITS[unit]}" for unit, label in sorted(found.items()))
+    require(len(found) < 2, f"{said}: draw them over rounds or bytes, or run them under one --clock")
+    return next(iter(found), simulated)
 
 
 def figure(
