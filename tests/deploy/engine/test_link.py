@@ -92,7 +92,7 @@ class Federation:
         """How often a node has said that it is connected."""
         return self.said[name].count(f"connected to 127.0.0.1:{self.port}")
 
-    def exchange(self, parcels: Mapping[str, Sequence[bytes]], seconds: float = 30.0) -> dict[str, list[bytes]]:
+    def exchange(self, parcels: Mapping[str, Sequence[bytes]], seconds: float = 60.0) -> dict[str, list[bytes]]:
         """Replies by name."""
         names = {peer.name: peer.id for peer in self.link.peers()}
         self.link.send({names[name]: parcel for name, parcel in parcels.items()}, seconds)
@@ -125,7 +125,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         try:
             with made.link:
                 made.members = [made.join(str(k), k) for k in range(N)]
-                until(lambda: len(made.names()) == N, 40)
+                until(lambda: len(made.names()) == N, 60)
                 yield made
         finally:
             made.stop.set()
@@ -133,7 +133,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
                 thread.join(20)
 
 
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 45.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
