@@ -15,7 +15,7 @@ from .importing import data_import
 from .keys import keys_app
 from .options import Quiet, of_settings, settings_of
 from .privacy import audit, privacy
-from .reporting import figure, report
+from .reporting import figure, report, watch
 from .running import clusters, personalize, resume, run
 from .searching import choose_k
 from .topology import topology_app
@@ -68,7 +68,7 @@ def demo(
 
 for command in (run, resume, personalize, clusters, export, predict, assign, evaluate):
     app.command()(command)
-for command in (compare, report, figure, curves, participation, sweep):
+for command in (compare, report, watch, figure, curves, participation, sweep):
     app.command()(command)
 app.command("choose-k")(choose_k)
 app.command()(privacy)

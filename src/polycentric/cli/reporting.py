@@ -1,4 +1,4 @@
-"""`polycentric report` and `figure`: one page on runs, and single figures for a paper."""
+"""`polycentric report`, `watch` and `figure`: a page on runs, one that moves with them, and figures for a paper."""
 
 from __future__ import annotations
 
@@ -77,3 +77,27 @@ def figure(
         raise unknown("format", form, ("pdf", "svg", "png"))
     path = out or Path(f"{name}.{form}")
     say(f"figure: {draw_figure(name, runs, path, columns=columns, metric=metric, over=over, trust=trust)}")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The folder of runs to watch.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port on this machine.")] = 8471,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+) -> None:
+    """Watch runs in a browser while they go: a list that moves, and every run on the panels of a report.
+
+    It listens on this machine only, reads, and writes nothing; Ctrl-C ends it, and the runs go on.
+
+    Example: polycentric watch runs
+    """
+    import webbrowser
+
+    from ..errors import require
+    from ..report.live.server import serve
+    from .screen import say
+
+    require(folder.is_dir(), f"{folder} is no folder: name the one that holds runs, such as runs")
+    say(f"http://127.0.0.1:{port} shows the runs in {folder}; Ctrl-C ends it")
+    if browser:
+        webbrowser.open(f"http://127.0.0.1:{port}")
+    serve(folder, port)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,15 +177,18 @@ def serve(
             made.remote.meet(client, **roster.present[name].facts.sizes.model_dump())
     last = last_used(folder, made.state.round).items()  # before anything is written
     used = {client: LastUsed(round=r, turn=t, letter=letter) for client, (r, t, letter) in last}
-    made.callbacks += (Watch(used, federation.clients, log), *callbacks)
+    made.callbacks += (Watch(used, federation.clients, roster, log), *callbacks)
     return made.go()
 
 
 class Watch(Callback):
-    """Puts a center where its record left it, and tells who was left out and why."""
+    """Puts a center where its record left it, and tells who was left out and why; nodes.json says it to a page."""
 
-    def __init__(self, used: dict[int, LastUsed], names: Sequence[str], log: Callable[[str], None]) -> None:
-        self.used, self.names, self.log = used, names, log
+    def __init__(
+        self, used: dict[int, LastUsed], names: Sequence[str], roster: Roster, log: Callable[[str], None]
+    ) -> None:
+        self.used, self.names, self.roster, self.log = used, names, roster, log
+        self.counts: dict[int, Counter[str]] = {k: Counter() for k in range(len(names))}
 
     def on_start(self, run: Run) -> None:
         """Which replies were used before, and from now on ask ahead."""
@@ -197,7 +201,18 @@ class Watch(Callback):
         out = [f"{self.names[note.client]} ({note.what})" for note in run.remote.notes if note.what != "used"]
         if out:
             self.log(f"round {run.state.round - 1}: left out: {', '.join(out)}")
+        for note in run.remote.notes:
+            self.counts[note.client][note.what] += 1
         run.remote.notes.clear()
+        if run.folder is not None:
+            nodes = [self._node(run.remote, client, name) for client, name in enumerate(self.names)]
+            run.folder.write_json("nodes.json", {"round": run.state.round, "nodes": nodes})
+
+    def _node(self, remote: Nodes, client: int, name: str) -> dict[str, Any]:
+        """Of this process's time: whether it is there, when it answered last, and what became of its replies."""
+        last = remote.used.get(client)
+        here = {"name": name, "online": name in self.roster.online, "last": None if last is None else last.round}
+        return here | {"counts": dict(self.counts[client])}
 
     def on_end(self, run: Run) -> None:
         """What came of the last exchanges is not needed any more."""

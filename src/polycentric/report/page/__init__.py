@@ -2,7 +2,7 @@
 
 seen.py       what is looked at: runs by label, their files, and one opened run of each
 parts.py      what a page is made of, as JSON: charts, tables, switches, panels
-answer.py  learning.py  clients.py  topology.py  models.py  groups.py  made.py      panels: data from runs, or nothing
+answer.py  learning.py  clients.py  topology.py  models.py  groups.py  nodes.py  made.py     panels, or nothing
 write.py      the file: page.html, style.css and page.js, plotly's script packed, and the data
 """
 

@@ -2,13 +2,12 @@
 // Draws what it is given: every part of a panel by its kind (parts.py lists them). It knows nothing of runs. All text
 // goes into the page by textContent, never as markup.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  let data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
   const SVG = "http://www.w3.org/2000/svg";
   const COLOURS = 8;
   const DASHES = ["solid", "dash", "dot", "dashdot"];
   const CIVIDIS = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"]; // told apart by everybody
-  const SEVERAL = data.answer.bars.length > 1;
 
   // -- elements ------------------------------------------------------------------------------------------------
 
@@ -150,6 +149,7 @@
   let ready = null;
 
   function unpacked() {
+    if (window.Plotly) return Promise.resolve(); // a live page has it from its server
     const raw = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text().then((text) => { document.head.append(el("script", {}, text)); });
@@ -469,9 +469,12 @@
 
   // -- panels --------------------------------------------------------------------------------------------------
 
+  const remembered = new Map(); // panel -> what was chosen there, where the page is drawn again
+
   // A panel has one control for every option of its switches, by name: what is chosen is a value, wherever it stands.
   function optionsOf(panel) {
-    const options = new Map(), chosen = {};
+    const options = new Map(), chosen = {}, before = remembered.get(panel.key) || {};
+    remembered.set(panel.key, chosen);
     for (const part of panel.parts.filter((p) => p.kind === "switch")) {
       for (const option of part.options) {
         const known = options.get(option.name) || { ...option, values: [] };
@@ -480,13 +483,14 @@
         const best = option.name === "run" && known.values.find((value) => value === data.answer.bars[0].label);
         const first = option.slider ? known.values.length - 1 : (part.start || {})[option.name] || 0;
         chosen[option.name] = best || known.values[first];
+        if (!option.slider && known.values.includes(before[option.name])) chosen[option.name] = before[option.name];
       }
     }
     const drawn = panel.parts.flatMap((p) => (p.kind === "switch" ? Object.values(p.parts) : [p]));
     const names = [...new Set(drawn.flatMap((p) => (p.colours || []).map((c) => c.name)))].filter(Boolean);
     if (names.length > 1) {
       options.set("colour by", { name: "colour by", values: names });
-      chosen["colour by"] = names.includes("cluster") ? "cluster" : names[0];
+      chosen["colour by"] = [before["colour by"], "cluster"].find((name) => names.includes(name)) || names[0];
     }
     return [options, chosen];
   }
@@ -523,7 +527,8 @@
   }
 
   function control({ name, values, slider }, chosen, choose, says) {
-    if (values.length < 2) return name === "run" && SEVERAL ? el("span", {}, "run", el("b", {}, values[0])) : null;
+    const several = data.answer.bars.length > 1;
+    if (values.length < 2) return name === "run" && several ? el("span", {}, "run", el("b", {}, values[0])) : null;
     if (slider) {
       const oninput = (event) => choose(name, values[+event.target.value]);
       const last = values.length - 1;
@@ -556,17 +561,47 @@
     if (!on) standing().forEach(([plot]) => Plotly.Plots.resize(plot));
   }
 
-  drawAnswer(data.answer);
+  function drawAll() {
+    const at = window.scrollY, link = (panel) => el("a", { href: `#${panel.key}` }, panel.key.replace("-", " "));
+    charts.clear();
+    for (const part of ["header", "nav", "main"]) document.querySelector(part).replaceChildren();
+    drawAnswer(data.answer);
+    data.panels.forEach(drawPanel);
+    document.querySelector("nav").append(el("div", {}, data.panels.map(link)));
+    window.scrollTo(0, at);
+  }
+
+  // A live page: the server tells that a run has gone on, and the data are asked for again, at most once a second.
+  function listen() {
+    let waiting = false, again = false;
+    const refresh = async () => {
+      if (waiting) { again = true; return; }
+      [waiting, again] = [true, false];
+      try {
+        const found = await fetch(root.dataset.from, { cache: "no-store" });
+        if (found.ok) {
+          data = await found.json();
+          drawAll();
+          root.dataset.drawn = String(+(root.dataset.drawn || 0) + 1);
+        }
+      } finally {
+        setTimeout(() => { waiting = false; if (again) refresh(); }, 700);
+      }
+    };
+    const stream = new EventSource(root.dataset.events); // it reconnects by itself, and says where it was
+    for (const name of ["line", "reset", "status"]) stream.addEventListener(name, refresh);
+  }
+
   ready = unpacked().catch(() => {
     const said = "This browser cannot unpack the charts; tables and drawings are all there.";
     document.querySelectorAll(".wait").forEach((p) => { p.textContent = said; });
     return new Promise(() => {}); // nothing waits for it any longer
   });
-  data.panels.forEach(drawPanel);
-  const link = (panel) => el("a", { href: `#${panel.key}` }, panel.key.replace("-", " "));
-  document.querySelector("nav").append(el("div", {}, data.panels.map(link)));
-  const end = "Made by `polycentric report`. This file holds everything it shows; it loads nothing and sends nothing.";
-  document.querySelector("footer").append(el("p", {}, end));
+  drawAll();
+  const live = "Live, from `polycentric watch` on this machine.";
+  const file = "Made by `polycentric report`. This file holds everything it shows; it loads nothing and sends nothing.";
+  document.querySelector("footer").append(el("p", {}, root.dataset.events ? live : file));
+  if (root.dataset.events) listen();
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   window.addEventListener("beforeprint", () => printing(true));
   window.addEventListener("afterprint", () => printing(false));

@@ -23,14 +23,22 @@ from typing import Any
 from ...errors import require
 from ...runs.checkpoint import replace_file
 from ...runs.loop import Run
-from . import answer, clients, groups, learning, made, models, topology
+from . import answer, clients, groups, learning, made, models, nodes, topology
 from .parts import Part
 from .seen import Sight, looked_at, of_run
 
 PANELS: tuple[Callable[[Sight], Part | None], ...] = (
     *(answer.who_gains, answer.compared, learning.curves, clients.distribution, clients.fine_tuning),
     *(topology.drawn, models.on_a_map, groups.over_rounds, groups.examples, models.alike, models.related),
-    *(clients.labels, learning.privacy, clients.participation, learning.traffic, learning.lost, made.made),
+    *(
+        clients.labels,
+        learning.privacy,
+        clients.participation,
+        nodes.online,
+        learning.traffic,
+        learning.lost,
+        made.made,
+    ),
 )
 
 
