@@ -60,7 +60,7 @@ def demo(
         Path | None, typer.Option(help="Folder for the runs, and the report. [default: none is kept]")
     ] = None,
 ) -> None:
-    """See what this is about: 40 clients with rotated digits, five methods, half a minute on an idle core."""
+    """See what this is about: 40 clients with rotated digits, five methods, a report; under a minute of one core."""
     from .demo import demonstrate
 
     demonstrate(out, quiet)
