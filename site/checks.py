@@ -1,4 +1,4 @@
-"""The site that was built, looked at once more: every link leads to a page and a heading, and nothing comes from elsewhere."""
+"""The site that was built, looked at once more: links lead to pages and headings, and nothing comes from elsewhere."""
 
 from __future__ import annotations
 

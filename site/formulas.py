@@ -55,7 +55,9 @@ def mathml(latex: str, display: str, where: str) -> str:
     found = convert(latex, display=display)
     found = found.replace("<mtable>", '<mtable displaystyle="true">')
     space = r"(?<!<msub>)(?<!<munder>)<mo>([A-Za-z]+)</mo>(?=<(?:mi|mn|ms|mu))"  # a function's name, and what it is of
-    found = re.sub(r"<mo>([A-Za-z]+)</mo>", r"<mi>\1</mi>", re.sub(space, r'<mi>\1</mi><mspace width="0.17em" />', found))
+    found = re.sub(
+        r"<mo>([A-Za-z]+)</mo>", r"<mi>\1</mi>", re.sub(space, r'<mi>\1</mi><mspace width="0.17em" />', found)
+    )
     found = re.sub(r'<mi mathvariant="script">([FN])</mi>', lambda letter: f"<mi>{_SCRIPT[letter[1]]}</mi>", found)
     if wrong := re.search(r"<m[io]>\\\w+|<m[io]>&</m|mathvariant=\"(?!normal|bold|monospace)\w+", found):
         raise PluginError(f"{where}: not understood: {wrong[0]} in {latex}")

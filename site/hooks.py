@@ -1,7 +1,8 @@
 """What mkdocs is told beside docs/: pages made from other files, and links that lead out of docs/.
 
 The README and its like become pages, a file of code that a page links to becomes one, the reference is made from the
-public names, and the gallery from docs/results. Events are those of mkdocs; `formulas`, `margin` and `checks` have others.
+public names, and the gallery from docs/results. Functions named `on_...` are called by mkdocs; `formulas`, `margin` and
+`checks` have others.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 def outside_code(change: Any, markdown: str) -> str:
     """A page with all that is not code changed."""
     pieces = CODE.split(markdown)  # text, and what CODE's three groups found, in turn
-    return "".join(change(pieces[at]) + (pieces[at + 1] if at + 1 < len(pieces) else "") for at in range(0, len(pieces), 4))
+    return "".join(
+        change(pieces[at]) + (pieces[at + 1] if at + 1 < len(pieces) else "") for at in range(0, len(pieces), 4)
+    )
 
 
 def _page_of(target: Path) -> str:
@@ -160,18 +163,13 @@ def _path(package: Any, name: str) -> str:
 
 
 def gallery() -> str:
-    """Every page of results with its first figure, its title and its first line."""
+    """Every page of results: its first figure, its title, and its line of docs/results/README.md."""
+    table = (DOCS / "results/README.md").read_text("utf-8")
     cards = []
-    for page in sorted((DOCS / "results").glob("*.md")):
-        if page.name != "README.md":
-            cards.append(_card(page))
-    return "\n".join(["# Gallery of results", "", '<div class="cards" markdown>', "", *cards, "</div>", ""])
-
-
-def _card(page: Path) -> str:
-    text = page.read_text("utf-8")
-    title, _, rest = text.partition("\n")
-    first = re.sub(r",? https?://\S+?(?=[.,;:)]*(\s|$))", "", rest.strip().split("\n\n")[0].replace("\n", " "))
-    figure = re.search(r"!\[[^\]]*\]\(([^)]+)\)", text)
-    picture = f"[![{page.stem}](results/{figure[1]})](results/{page.name})\n\n" if figure else ""
-    return f'<div class="card" markdown>\n\n{picture}**[{title.removeprefix("# ")}](results/{page.name})**\n\n{first}\n\n</div>\n'
+    for name, paper, line in re.findall(r"^\| \[([\w-]+)\]\(\S+\) \| (.+?) \| (.+) \|$", table, re.MULTILINE):
+        text = (DOCS / f"results/{name}.md").read_text("utf-8")
+        title = f"[{text.partition(chr(10))[0].removeprefix('# ')}](results/{name}.md)"
+        figure = re.search(r"!\[[^\]]*\]\(([^)]+)\)", text)
+        picture = f"[![{name}](results/{figure[1]})](results/{name}.md)" if figure else ""
+        cards += ['<div class="card" markdown>', picture, f"**{title}**", f"{paper}: {line}", "</div>"]
+    return "\n\n".join(["# Gallery of results", '<div class="cards" markdown>', *cards, "</div>"])

@@ -1,6 +1,6 @@
 """Notes beside the lines they are about: where a table of notes stands below quoted source, both become one table.
 
-On GitHub the source comes first and its notes below it (docs/one-page.md); on the site a line has its note in the margin.
+On GitHub the source comes first and its notes below it (docs/one-page.md); on the site a line has its note beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 _NOTED = re.compile(
-    r"<!-- source: \S+ -->\n```python\n(?P<source>(?:(?!```).)*)\n```\n\n\| line \| note \|\n\|---\|---\|\n(?P<notes>(?:\|[^\n]*\n?)+)",
+    r"<!-- source: \S+ -->\n```python\n(?P<source>(?:(?!```).)*)\n```\n\n"
+    r"\| line \| note \|\n\|---\|---\|\n(?P<notes>(?:\|[^\n]*\n?)+)",
     re.DOTALL,
 )
 _NOTE = re.compile(r"^\| (`+)(.+?)\1 \| (.+) \|$", re.MULTILINE)
@@ -36,8 +37,8 @@ def _beside(source: str, notes: str) -> str:
         begun = at
         html = to_html(note).removeprefix("<p>").removesuffix("</p>")
         margin.setdefault(source[:at].count("\n"), []).append(html)
-    rows = (
-        f'<tr><td class="code"><code>{line or "&nbsp;"}</code></td><td class="note">{"<br>".join(margin.get(at, []))}</td></tr>'
-        for at, line in enumerate(colored)
-    )
+    rows = []
+    for at, line in enumerate(colored):
+        note = "<br>".join(margin.get(at, []))
+        rows.append(f'<tr><td class="code"><code>{line or "&nbsp;"}</code></td><td class="note">{note}</td></tr>')
     return f'<div class="margin highlight"><table>{"".join(rows)}</table></div>'
