@@ -71,6 +71,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Links lead to pages of the site, and lists are indented as this Markdown wants them."""
     name = page.file.src_uri
     here = ROOT / MADE[name] if name in MADE else DOCS / name
+    if name.startswith("results/"):
+        page.meta["search"] = {"boost": 0.1}  # tables of numbers come after the pages that explain
 
     def moved(link: re.Match[str]) -> str:
         if re.match(r"\w+:", link[0]) or not (target := (here.parent / link[0]).resolve()).is_file():
@@ -78,6 +80,17 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return os.path.relpath(_page_of(target), PurePosixPath(name).parent)
 
     return _indented(outside_code(lambda text: _LINK.sub(moved, text), markdown))
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Docstrings have lines that begin with a word and a colon (`Reduces to:`); each stays a line of its own."""
+    begins = re.compile(r"\n(?=[A-Z][a-z]+(?: [a-z]+)?: )")
+    return begins.sub("<br>\n", html) if page.file.src_uri.startswith("reference/") else html
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """A page in Chinese says so, for the sake of fonts and readers' programs."""
+    return output.replace('<html lang="en"', '<html lang="zh-Hans"', 1) if ".zh." in page.file.src_uri else output
 
 
 def outside_code(change: Any, markdown: str) -> str:
@@ -172,4 +185,6 @@ def gallery() -> str:
         figure = re.search(r"!\[[^\]]*\]\(([^)]+)\)", text)
         picture = f"[![{name}](results/{figure[1]})](results/{name}.md)" if figure else ""
         cards += ['<div class="card" markdown>', picture, f"**{title}**", f"{paper}: {line}", "</div>"]
-    return "\n\n".join(["# Gallery of results", '<div class="cards" markdown>', *cards, "</div>"])
+    return "\n\n".join(
+        ["---\nhide: [toc]\n---", "# Gallery of results", '<div class="cards" markdown>', *cards, "</div>"]
+    )
