@@ -23,7 +23,7 @@ demo: $(VENV)/.user ## install, and see what this is about in a minute
 	$(BIN)/polycentric demo
 
 test: $(VENV)/.dev ## the test suite, in parallel over the cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadgroup -m "not long"
 
 test-long: $(VENV)/.dev ## checks that take minutes
 	$(BIN)/python -m pytest -m long
@@ -81,4 +81,4 @@ floors: $(VENV)/.dev ## install the lowest versions that are allowed, in an envi
 	.floors/bin/python supply/smoke.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(DOCS) site/built .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers
+	rm -rf $(VENV) $(DOCS) site/built polycentric-demo.html .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers

@@ -158,6 +158,16 @@ class Exchange:
         select, privacy = self.select.fitted(topology), self.privacy.fitted(layout, topology.n_centers(n_clients))
         return replace(self, learn=learn, unpack=unpack, topology=topology, select=select, privacy=privacy)
 
+    def secured(self, key: bytes) -> Exchange:
+        """The same, its noise drawn by a secret key: what is told to others does not say it."""
+        learn = tuple(each.secured(key) for each in self.learn)
+        return replace(self, learn=learn, privacy=self.privacy.secured(key))
+
+    @property
+    def private(self) -> bool:
+        """Whether something is promised to clients."""
+        return self.privacy.covers is not None
+
     def words(self, n_clients: int) -> str:
         """Who averages with whom, in a line."""
         added = f"; {', '.join(self.sums)} are added up, not averaged" if self.sums else ""
@@ -213,6 +223,11 @@ class Method:
         """The same method, its parts knowing the layout of `model`, a row of it (1, width), and the clients."""
         known = layout, like, n_clients
         phases = tuple((rounds, tuple(exchange.fitted(*known) for exchange in each)) for rounds, each in self.phases)
+        return replace(self, phases=phases)
+
+    def secured(self, key: bytes) -> Method:
+        """The same method, its noise drawn by a secret key."""
+        phases = tuple((rounds, tuple(exchange.secured(key) for exchange in each)) for rounds, each in self.phases)
         return replace(self, phases=phases)
 
     def starts(self, n_clients: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +13,11 @@ import torch
 
 from polycentric import Federation
 from polycentric.deploy.center import Nodes
-from polycentric.deploy.client import Client
 from polycentric.deploy.joining import one_of
 from polycentric.deploy.letters import packed
+from polycentric.deploy.participant import Participant
 from polycentric.deploy.roster import Hello, Present, federation_of, presented
-from polycentric.deploy.serving import terms_of
+from polycentric.deploy.serve import terms_of
 from polycentric.deploy.terms import Limits
 from polycentric.runs.loop import Run
 from polycentric.runs.start import prepared
@@ -26,20 +27,27 @@ RUN = "a-run"
 trusting = Limits(trust=True)
 
 
-def clients_of(federation: Federation, folder: Path | None = None, **how: Any) -> dict[int, Client]:
+def clients_of(federation: Federation, folder: Path | None = None, **how: Any) -> dict[int, Participant]:
     """Every client by itself, keeping things in memory or in a folder."""
     names = federation.clients
     return {
-        k: Client(one_of(federation, k), None if folder is None else folder / str(k), name=names[k], **how)
+        k: Participant(one_of(federation, k), None if folder is None else folder / str(k), name=names[k], **how)
         for k in range(federation.n_clients)
     }
 
 
-def roster_of(clients: Mapping[int, Client]) -> dict[str, Present | None]:
+def restarted(client: Participant, **changes: Any) -> Participant:
+    """The same client in a new process: with what is in its folder, and nothing else."""
+    return replace(client, _node=None, _replied={}, _lock=threading.Lock(), **changes)
+
+
+def roster_of(clients: Mapping[int, Participant]) -> dict[str, Present | None]:
     return {c.name: presented(c.answer([packed(Hello(), {})])[0]) for c in clients.values()}
 
 
-def deployed(run: Run, clients: Mapping[int, Client], post: Callable[[Callable[[int], bytes]], Any], **how: Any) -> Run:
+def deployed(
+    run: Run, clients: Mapping[int, Participant], post: Callable[[Callable[[int], bytes]], Any], **how: Any
+) -> Run:
     """The center's run of the same settings as a simulated one, which knows its clients by what they told only."""
     federation = federation_of(roster_of(clients))
     objects = replace(run.objects, federation=federation)
@@ -56,7 +64,7 @@ def deployed(run: Run, clients: Mapping[int, Client], post: Callable[[Callable[[
 class AtOnce:
     """A post that loses nothing: every letter is answered before anybody looks."""
 
-    clients: Mapping[int, Client]
+    clients: Mapping[int, Participant]
     terms: Callable[[int], bytes]
     replies: list[tuple[int, bytes]] = field(default_factory=list)
 
@@ -77,7 +85,7 @@ class Badly:
     What happens to a letter follows from (seed, how many were sent before it), so a schedule can be played again.
     """
 
-    clients: Callable[[int], Client]  # a client as it comes back: with what it kept, and nothing else
+    clients: Callable[[int], Participant]  # a client as it comes back: with what it kept, and nothing else
     terms: Callable[[int], bytes]
     seed: int
     loses: float = 0.1

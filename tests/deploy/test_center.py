@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,27 @@ import pytest
 import torch
 
 from deploy.in_process import AtOnce, Badly, clients_of, deployed, trusting
-from laws.test_contract import build, every_method, recipe
-from polycentric import run_round
+from laws.test_contract import QUIET, build, every_method, recipe
+from polycentric import Diverged, run_round
 from polycentric.deploy.center import Nodes
-from polycentric.deploy.client import Client
 from polycentric.deploy.letters import Reply
+from polycentric.deploy.participant import Participant
 from polycentric.method import State
+from polycentric.runs.evaluate import evaluate
+from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.stacks.draw import uniform
 from polycentric.stacks.stack import take
-from support import Make, ready
+from support import Make, ready, recorded
 
 SIZES = (23, 7, 12, 9, 14)
 pytestmark = pytest.mark.filterwarnings("ignore:cfl. no center can split", "ignore:clients count by their examples")
 
 
 def simulated(name: str, blobs: Make, **how: Any) -> Run:
-    """A run whose settings say all of it, so that nodes can make it too."""
+    """A run whose settings say all of it, so that nodes can make it too; without noise, which is a secret there."""
     model = "logistic" if recipe(name) == "mocha" else "support:small"
-    return ready(build(name), blobs(SIZES), executor="looped", block=1, model=model, **how)
+    return ready(build(name, **QUIET.get(name, {})), blobs(SIZES), executor="looped", block=1, model=model, **how)
 
 
 def same(a: State, b: State) -> None:
@@ -41,11 +44,16 @@ def same(a: State, b: State) -> None:
             assert torch.equal(mine[name].cpu(), other[name].cpu()), f"{part}/{name}"
 
 
-def same_kept(clients: dict[int, Client], center: Any, plain: State) -> None:
+def last_of(center: Any, client: int) -> Any:
+    """What a client must go on from."""
+    return center.used[client].key if client in center.used else None
+
+
+def same_kept(clients: dict[int, Participant], center: Any, plain: State) -> None:
     """What clients keep is at the nodes, and nowhere else."""
     for k, client in clients.items():
         assert client._node is not None
-        kept = client._node[1].keeper.after(center.used.get(k))
+        kept = client._node[1].keeper.after(last_of(center, k))
         assert kept.keys() == plain.kept.keys()
         assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)
 
@@ -193,6 +201,117 @@ def test_a_round_that_too_few_answer_is_asked_again_and_changes_nothing_until_th
     assert [note.what for note in made.remote.notes] == ["used"] * 5
 
 
+CODES = ["failed", "refused"]
+
+
+@pytest.mark.parametrize("what", CODES)
+def test_who_refuses_or_fails_at_once_is_asked_again_after_the_deadline_and_not_before(what: str, blobs: Make) -> None:
+    """Otherwise a center would ask thousands of times in a second, and fill its log."""
+    run = simulated("fedavg", blobs, rounds=2)
+    clients = clients_of(run.federation, limits=trusting)
+    now, said = [0.0], list[str]()
+
+    class Unwilling(AtOnce):
+        def send(self, letters: Any) -> None:
+            super().send(letters)
+            if now[0] < 20:
+                self.replies = [(k, coded(data, what)) for k, data in self.replies]
+
+    def rest(seconds: float) -> None:
+        now[0] += seconds
+
+    how: dict[str, Any] = {"deadline": 5.0, "clock": lambda: now[0], "rest": rest, "log": said.append}
+    made = deployed(run, clients, lambda terms: Unwilling(clients, terms), **how)
+    run_round(made.method, made.state, made.remote)
+    assert len(said) == 4 and now[0] == 20
+
+
+@pytest.mark.parametrize("what", CODES)
+def test_a_majority_that_fails_is_no_training_that_diverges(what: str, blobs: Make) -> None:
+    run = simulated("fedavg", blobs, rounds=2)
+    clients = clients_of(run.federation, limits=trusting)
+
+    class Unwilling(AtOnce):
+        def send(self, letters: Any) -> None:
+            super().send(letters)
+            self.replies = [(k, data if k == 4 else coded(data, what)) for k, data in self.replies]
+
+    made = deployed(run, clients, lambda terms: Unwilling(clients, terms)).go()
+    assert made.state.round == 2 and made.tally.took is not None and made.tally.took.tolist() == [0, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("bound", [1e12, math.inf])
+def test_a_training_that_diverges_everywhere_ends_and_says_so(bound: float, blobs: Make) -> None:
+    """The same letter would be answered by the same numbers, however often it is sent."""
+    how: dict[str, Any] = {"executor": "looped", "block": 1, "model": "support:small", "dtype": "float32"}
+    run = ready(build("fedavg", lr=1e30), blobs(SIZES, dtype=torch.float32), **how, rounds=5)
+    clients = clients_of(run.federation, limits=trusting)
+    made = deployed(run, clients, lambda terms: AtOnce(clients, terms), bound=bound)
+    with pytest.raises(Diverged, match="5 of 5 clients sent NaN"):
+        made.go()
+
+
+def coded(data: bytes, code: str) -> bytes:
+    """A reply that says no more than a code."""
+    return Reply(Reply.told(data).model_copy(update={"code": code}), {}).packed()
+
+
+LIES = {
+    "more examples": {"test/count": 1e11},
+    "fewer examples": {"test/count": 1.0},
+    "half an example": {"valid/count": 0.5},
+    "no number of examples": {"test/count": float("nan")},
+    "too accurate": {"test/accuracy": 1.5},
+    "less than nothing": {"test/f1": -0.1},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_scores_that_cannot_be_are_not_believed(lie: str, blobs: Make) -> None:
+    """Of as many examples as a client has said to have, and no others: one that lies does not outweigh the rest."""
+    run = simulated("fedavg", blobs, rounds=1)
+    clients = clients_of(run.federation, limits=trusting)
+
+    class Lying(AtOnce):
+        def send(self, letters: Any) -> None:
+            super().send(letters)
+            self.replies = [(k, lied(data) if k == 1 else data) for k, data in self.replies]
+
+    def lied(data: bytes) -> bytes:
+        reply = Reply.read(data, 1 << 20)
+        numbers = {name: torch.full((1, 1), value, dtype=torch.float64) for name, value in LIES[lie].items()}
+        return Reply(reply.facts, reply.sent | numbers).packed() if "test/count" in reply.sent else data
+
+    made = deployed(run, clients, lambda terms: Lying(clients, terms))
+    plain, found = (
+        evaluate(run.method, run.state, run.clients, run.federation.test),
+        made.remote.scores(made.state, "test"),
+    )
+    assert found.count.tolist() == [n * (k != 1) for k, n in enumerate(plain.count)]
+    assert [math.isnan(loss) for loss in found.loss] == [k == 1 for k in range(5)]
+
+
+@pytest.mark.parametrize("loss", [1e308, -1e308, float("inf"), float("nan")])
+def test_a_loss_that_is_no_number_ends_nothing(loss: float, blobs: Make, tmp_path: Path) -> None:
+    run = simulated("fedavg", blobs, rounds=2, evaluate_every=1)
+    clients = clients_of(run.federation, limits=trusting)
+
+    class Lying(AtOnce):
+        def send(self, letters: Any) -> None:
+            super().send(letters)
+            self.replies = [(k, lied(data) if k < 2 else data) for k, data in self.replies]
+
+    def lied(data: bytes) -> bytes:
+        reply = Reply.read(data, 1 << 20)
+        told = {"test/loss": torch.tensor([[loss]], dtype=torch.float64)}
+        return Reply(reply.facts, reply.sent | told).packed() if "test/count" in reply.sent else data
+
+    made = deployed(run, clients, lambda terms: Lying(clients, terms))
+    ended = recorded(made, tmp_path / "run").go()
+    assert ended.state.round == 2
+    assert len(Folder.open(tmp_path / "run").read_metrics()) == 3  # what cannot be written as JSON is not
+
+
 # -- faults --------------------------------------------------------------------------------------------------
 
 
@@ -258,5 +377,5 @@ def check_schedule(name: str, seed: int, blobs: Make, rounds: int = 4) -> None:
     same(state, plain)
     for k, client in clients.items():
         if client._node is not None:
-            kept = client._node[1].keeper.after(center.used.get(k))
+            kept = client._node[1].keeper.after(last_of(center, k))
             assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)

@@ -17,7 +17,7 @@ import torch
 from polycentric import load, run as simulate
 from polycentric.deploy.engine.link import Link
 from polycentric.deploy.first_look import make_keys, nodes_beside
-from polycentric.deploy.serving import Serving, serve
+from polycentric.deploy.serve import Waiting, serve
 from polycentric.runs.record import verify
 from polycentric.runs.settings import Settings
 
@@ -57,7 +57,7 @@ def free_port() -> int:
 def test_a_deployed_run_is_the_simulated_one_bit_for_bit(method: str, place: tuple[Path, Link]) -> None:
     folder, link = place
     how: dict[str, Any] = {"set": {"lr": 0.05, **METHODS[method]}, "rounds": 2}
-    served = serve(Settings.of({"method": method, **how}), link, folder / method, Serving(3, deadline=60), names=NAMES)
+    served = serve(Settings.of({"method": method, **how}), link, folder / method, Waiting(3, deadline=60), names=NAMES)
     assert torch.get_num_threads() == 1, "the suite runs with OMP_NUM_THREADS=1"
     plain = folder / f"{method}-simulated"
     data = load(DATA["data"], DATA["partition"], clients=3)

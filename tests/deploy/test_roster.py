@@ -9,9 +9,9 @@ import torch
 
 from polycentric import from_arrays, load
 from polycentric.deploy.arithmetic import fixed_training
-from polycentric.deploy.client import Client
 from polycentric.deploy.joining import one_of, own_data
 from polycentric.deploy.letters import packed
+from polycentric.deploy.participant import Participant
 from polycentric.deploy.roster import Hello, Present, distances, federation_of, presented
 from polycentric.deploy.terms import seated
 from polycentric.errors import UsageError
@@ -25,7 +25,7 @@ def node(labels: list[str], columns: int = 3, n: int = 20) -> Any:
 
 
 def told(*data: Any) -> dict[str, Present | None]:
-    clients = [Client(each, name=f"ward-{k}") for k, each in enumerate(data)]
+    clients = [Participant(each, name=f"ward-{k}") for k, each in enumerate(data)]
     return {client.name: presented(client.answer([packed(Hello(), {})])[0]) for client in clients}
 
 

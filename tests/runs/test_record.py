@@ -12,7 +12,7 @@ import torch
 from polycentric import resume, run
 from polycentric.errors import UsageError
 from polycentric.runs.loop import Callback, Run
-from polycentric.runs.record import digest_of, last_used, read_record, verify
+from polycentric.runs.record import digest_of, last_used, verify
 from support import Make, small
 
 HOW: dict[str, Any] = {"model": small, "rounds": 3, "record": True}
@@ -68,19 +68,6 @@ def test_a_run_that_goes_on_has_every_round_once(blobs: Make, tmp_path: Path) ->
     assert (tmp_path / "cut" / "exchanges.jsonl").read_text() == (plain / "exchanges.jsonl").read_text()
 
 
-def test_who_was_used_last(tmp_path: Path) -> None:
-    lines = [
-        {"round": 0, "turn": 0, "sent": {"0": {}, "2": {}}, "left_out": [1]},
-        {"round": 0, "turn": 1, "sent": {"2": {}}, "left_out": []},
-        {"round": 0, "after": {}},
-        {"round": 1, "turn": 0, "sent": {"0": {}}, "left_out": []},
-    ]
-    (tmp_path / "exchanges.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert last_used(tmp_path, 2) == {0: (1, 0), 2: (0, 1)}
-    assert last_used(tmp_path, 1) == {0: (0, 0), 2: (0, 1)}
-    assert list(read_record(tmp_path / "none")) == []
-
-
 def test_a_digest_is_of_bits_shape_and_type() -> None:
     rows = torch.arange(6.0)
     same = digest_of(rows.clone())
@@ -88,3 +75,42 @@ def test_a_digest_is_of_bits_shape_and_type() -> None:
     others = [rows.view(2, 3), rows.double(), rows + 1e-6 * (torch.arange(6) == 5), -rows.flip(0)]
     assert len({same, *map(digest_of, others)}) == 5
     assert digest_of(torch.tensor([0.0])) != digest_of(torch.tensor([-0.0]))
+
+
+# -- which replies were used ---------------------------------------------------------------------------------
+
+LINES = [
+    {"round": 0, "turn": 0, "sent": {"0": {}, "2": {}}, "left_out": [1], "letters": {"0": "a", "2": "b"}},
+    {"round": 0, "after": {}},
+    {"round": 1, "turn": 0, "sent": {"0": {}}, "left_out": [], "letters": {"0": "c"}},
+    {"round": 1, "turn": 1, "sent": {"1": {}}, "left_out": [], "letters": {"1": "d"}},
+    {"round": 1, "after": {}},
+]
+TEXT = [json.dumps(line) + "\n" for line in LINES]
+
+
+def test_the_last_reply_of_every_client_is_known(tmp_path: Path) -> None:
+    (tmp_path / "exchanges.jsonl").write_text("".join(TEXT))
+    assert last_used(tmp_path, 2) == {0: (1, 0, "c"), 1: (1, 1, "d"), 2: (0, 0, "b")}
+    assert last_used(tmp_path, 1) == {0: (0, 0, "a"), 2: (0, 0, "b")}
+    assert last_used(tmp_path, 0) == {}
+
+
+DAMAGED = {
+    "a line is lost": [TEXT[0], *TEXT[2:]],
+    "a line is spoiled": [TEXT[0], TEXT[1][5:], *TEXT[2:]],
+    "it is cut off": [*TEXT[:-1], TEXT[-1][:-9]],
+    "it is gone": [],
+    "no letters": [line.replace('"letters"', '"latters"') for line in TEXT],
+    "no client": [line.replace('"2": "b"', '"two": "b"') for line in TEXT],
+    "no turn": [line.replace('"turn"', '"torn"') for line in TEXT],
+    "letters that are none": [line.replace('{"0": "c"}', "[]") for line in TEXT],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_record_that_does_not_say_it_is_refused(damage: str, tmp_path: Path) -> None:
+    """Clients would go on from something older, and nobody would notice that the bits are others."""
+    (tmp_path / "exchanges.jsonl").write_text("".join(DAMAGED[damage]))
+    with pytest.raises(UsageError, match="was changed or has lost lines"):
+        last_used(tmp_path, 2)

@@ -32,7 +32,7 @@ Least = Annotated[
     int, typer.Option(min=1, help="Replies without which a round does not end: it is asked again until they come.")
 ]
 Bound = Annotated[
-    float | None, typer.Option(help="The longest (2-norm) that anything a client sends may be; longer is refused.")
+    float, typer.Option(help="The longest (2-norm) that anything a client sends may be; longer is refused.")
 ]
 
 
@@ -46,7 +46,7 @@ def serve(
     wait: Wait = 3600.0,
     deadline: Deadline = 600.0,
     least: Least = 1,
-    bound: Bound = None,
+    bound: Bound = 1e12,
     sealed: Annotated[
         bool,
         typer.Option("--sealed", help="Neighbours (dpsgd, matcha) seal what they send: the server forwards, blindly."),
@@ -69,14 +69,14 @@ def serve(
       polycentric serve config.toml --insecure --min-nodes 2
     """
     from ..deploy.engine.link import Link
-    from ..deploy.serving import Serving
+    from ..deploy.serve import Waiting
     from ..errors import require
 
     settings = _settings(config, trust)
     names = sorted(path.stem for path in nodes.glob("*.pub")) if nodes is not None and nodes.is_dir() else []
     enough = min_nodes or len(names)
     require(enough > 0, "nobody may join: put NAME.pub of every node into the folder of --nodes, or say --min-nodes")
-    how = Serving(enough, wait, deadline, least, float("inf") if bound is None else bound, sealed)
+    how = Waiting(enough, wait, deadline, least, bound, sealed)
     folder = _folder(settings, out)
     link: dict[str, Any] = {"host": host, "port": port, "keys": keys, "nodes": nodes, "insecure": insecure}
     if insecure:
@@ -133,9 +133,9 @@ def join(
     import signal
     import threading
 
-    from ..deploy.client import Client
     from ..deploy.engine.member import Member
     from ..deploy.joining import own_data
+    from ..deploy.participant import Participant
     from ..deploy.terms import Limits
     from ..errors import require
     from .screen import say
@@ -146,7 +146,7 @@ def join(
     parts = ", ".join(f"{len(getattr(own, part)):,} {part}" for part in ("train", "valid", "test"))
     say(f"{own.name}: {parts} examples; they stay here")
     called = name or (key.stem if key else "")
-    node = Client(own, state / "kept", limits, called, device, scores, _timed)
+    node = Participant(own, state / "kept", limits, called, device, scores, _timed)
     if neighbours is not None:
         from ..deploy.seal import Seal
 
@@ -180,7 +180,7 @@ def federate(
     """
     from ..deploy.engine.link import Link
     from ..deploy.first_look import make_keys, nodes_beside, without_data
-    from ..deploy.serving import Serving
+    from ..deploy.serve import Waiting
     from ..errors import require
 
     settings = _settings(config, trust)
@@ -191,7 +191,7 @@ def federate(
     files = _beside(folder)
     files.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys, public = make_keys(files, names)
-    log, how = _logger(folder, not (quiet or as_json)), Serving(nodes, wait=300.0, deadline=deadline)
+    log, how = _logger(folder, not (quiet or as_json)), Waiting(nodes, wait=300.0, deadline=deadline)
     with (
         Link(files / "engine", port=port, keys=keys, nodes=public, log=log) as carrier,
         nodes_beside(files, settings, names, port, trust),
@@ -244,7 +244,7 @@ def _served(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from ..deploy.serving import serve as run
+    from ..deploy.serve import serve as run
     from ..runs.folder import Folder
     from ..runs.trackers import tracker
     from .running import told

@@ -34,12 +34,29 @@ from ..simulate.clients import Simulation, finite
 from ..simulate.rehearsal import LEAST
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
-from .letters import Asks, Letter, LetterFacts, Reply, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from .letters import (
+    Asks,
+    LastUsed,
+    Letter,
+    LetterFacts,
+    Reply,
+    Shapes,
+    Spoiled,
+    digest,
+    fits,
+    mark,
+    most_bytes,
+    shapes_of,
+)
 from .node import PARTS, as_numbers, begins_of, from_numbers
+from .store import Store
 
 POLL = 0.05  # seconds between two looks for replies
 SILENT = 3  # misses in a row from which on a client is asked less often
 LONGEST = 64  # rounds that a silent client is left alone, at most
+DIVERGED = ("not finite", "too long")  # what a client sends whose training went wrong
+ABSURD = 1e100  # no loss is as large, and sums of such ones are still numbers
+BOUND = 1e12  # no model is so long; its square is a float32, so that it does not end everybody's training
 
 
 class Post(Protocol):
@@ -60,6 +77,7 @@ class Note:
     turn: int
     client: int
     what: str  # used, not finite, too long, refused, failed, spoiled, late
+    letter: str = ""  # the beginning of its digest
 
 
 @dataclass(eq=False)
@@ -75,8 +93,10 @@ class Nodes:
         rounds: that the run has; what comes after the last one is not asked for ahead.
         deadline: seconds that a center waits for an exchange's replies.
         least: replies without which an exchange does not end: it is asked again, after the deadline, until they come.
-        bound: the longest that a row may be; a longer one is refused.
+        bound: the longest that a row may be; a longer one is refused. Unless somebody knows better, `BOUND`.
         ahead: whether scores and the training of the next round are asked for together.
+        store: keeps what came of an exchange: one that was begun is ended with just that. None: it is asked again.
+        draws: a seed of the center's own draws that no client knows, where who takes part is a secret; None: the run's.
         log: told who is waited for.
         clock, rest: for tests, which have a time of their own.
     """
@@ -90,13 +110,15 @@ class Nodes:
     rounds: int
     deadline: float = 600.0
     least: int = 1
-    bound: float = math.inf
+    bound: float = BOUND
     ahead: bool = True  # ask for the training of the next round together with scores
+    store: Store | None = None
+    draws: int | None = None
     log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
     notes: list[Note] = field(default_factory=list)
-    used: dict[int, tuple[int, int]] = field(default_factory=dict)  # round and turn of every client's last used reply
+    used: dict[int, LastUsed] = field(default_factory=dict)  # every client's last used reply
     missed: dict[int, int] = field(default_factory=dict)  # parcels in a row that a client did not answer
     _ahead: dict[str, bytes | None] = field(default_factory=dict)  # letter: its reply; None: it did not come in time
     _scored: tuple[State | None, int, dict[Part, Scores]] = (None, 0, {})
@@ -109,7 +131,15 @@ class Nodes:
         return cls(run, method, clients, begins_of(made, 0), post, rounds, **how)
 
     def __post_init__(self) -> None:
-        self.sizes = self.clients.federation.train.sizes.clone()  # who joins late tells how many it has
+        federation = self.clients.federation  # who joins late tells how many examples it has
+        self.sizes = federation.train.sizes.clone()
+        self.scored_on = {part: getattr(federation, part).sizes.clone() for part in PARTS}
+
+    def meet(self, client: int, train: int, test: int, valid: int) -> None:
+        """A client has come, or come back, and says how many examples it has."""
+        self.sizes[client] = train
+        self.scored_on["test"][client], self.scored_on["valid"][client] = test, valid
+        self.missed.pop(client, None)
 
     # -- who, and what they answer ---------------------------------------------------------------------------
 
@@ -121,8 +151,8 @@ class Nodes:
 
     def _cohort(self, index: Tensor, round: int, turn: int) -> Cohort:
         n, effort = len(self.sizes), torch.ones(len(index), dtype=torch.float64)
-        might = int((self.sizes > 0).sum())
-        return Cohort(index, self.sizes[index], effort, n, self.clients.seed, round, turn, might)
+        might, seed = int((self.sizes > 0).sum()), self.clients.seed if self.draws is None else self.draws
+        return Cohort(index, self.sizes[index], effort, n, seed, round, turn, might)
 
     def _asked(self, client: int, round: int) -> bool:
         """From the third miss on every second round, then every fourth, ...: a dead client costs a deadline rarely."""
@@ -131,43 +161,67 @@ class Nodes:
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Ask everybody, wait, check, and give what is good in the order of a simulation."""
-        blocks, expected, good = in_order(cohort), self._expected(exchange, state), dict[int, Reply]()
+        blocks, expected, key = in_order(cohort), self._expected(exchange, state), (cohort.round, cohort.turn)
         letters = {int(block.index[0]): [self._letter(exchange, state, block)] for block in blocks}
+        good = None if self.store is None else self.store.read(key)
+        if good is None:
+            found = self._asked_for(letters, expected, cohort)
+            good = {client: found[client] for block in blocks if (client := int(block.index[0])) in found}
+            if self.store is not None:
+                self.store.write(key, good)
+        else:  # a center that was killed ends the exchange with what had come
+            for client in good:
+                self._use(client, mark(digest(letters[client][0])), cohort)
+        if self.store is not None:
+            self.store.forget({last.exchange for last in self.used.values()} if self.blind else ())
+        yield from self._answers(blocks, good, expected)
+
+    def _asked_for(self, letters: Mapping[int, Sequence[bytes]], expected: Shapes, cohort: Cohort) -> dict[int, Stacks]:
+        """What comes of letters, once enough have answered."""
+        good: dict[int, Stacks] = {}
         while True:  # a round that nobody answers would change nothing: it is asked again
-            replies = self._gathered(letters)
+            end = self.clock() + self.deadline
+            replies = self._gathered({client: each for client, each in letters.items() if client not in good})
             for client, (letter,) in letters.items():
                 if client not in good and (reply := self._noted(client, letter, replies, expected, cohort)):
-                    good[client] = reply
-            if len(good) >= min(self.least, len(letters)):
-                break
+                    good[client] = reply.sent
+            here = {n.client: n for n in self.notes if (n.round, n.turn) == (cohort.round, cohort.turn)}
+            diverged = sum(note.what in DIVERGED for note in here.values())  # they would say the same again
+            if len(good) + diverged >= min(self.least, len(letters)):
+                return good
             self.log(
                 f"round {cohort.round}: {len(good)} of {len(letters)} answered, {self.least} are needed: asked again"
             )
             self._ahead.clear()
-            self.notes = [n for n in self.notes if (n.round, n.turn) != (cohort.round, cohort.turn) or n.client in good]
-        self._taken(cohort, {client: good[client] for block in blocks if (client := int(block.index[0])) in good})
-        yield from self._answers(blocks, good, expected)
+            self.notes = [n for n in self.notes if n is not here.get(n.client) or n.client in good]
+            while (left := end - self.clock()) > 0:  # who refuses does so at once, and as often as it is asked
+                self.rest(left)
 
     def _placed(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterator[Answer]:
         """Ask where everybody belongs; nothing of it is noted, nobody keeps anything."""
         blocks, expected = in_order(cohort), self._expected(exchange, state)
         letters = {int(block.index[0]): [self._letter(exchange, state, block, "place")] for block in blocks}
-        replies, good = self._gathered(letters), dict[int, Reply]()
+        replies, good = self._gathered(letters), dict[int, Stacks]()
         for client, (letter,) in letters.items():
             what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
-            good |= {client: reply} if what == "used" and reply is not None else {}
+            good |= {client: reply.sent} if what == "used" and reply is not None else {}
         yield from self._answers(blocks, good, expected)
 
-    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Reply], expected: Shapes) -> Iterator[Answer]:
+    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Stacks], expected: Shapes) -> Iterator[Answer]:
         device = self.clients.task.device
         for block in blocks:
-            if (reply := good.get(int(block.index[0]))) is not None:
-                yield Answer(block, {name: rows.to(device) for name, rows in reply.sent.items()}, {})
+            if (sent := good.get(int(block.index[0]))) is not None:
+                yield Answer(block, {name: rows.to(device) for name, rows in sent.items()}, {})
 
     def silent(self, trip: Trip) -> int:
-        """How many did not answer in time."""
+        """How many did not answer in time, or by nothing that could be looked at: whose training has not diverged."""
+        key, answered = (trip.cohort.round, trip.cohort.turn), ("used", *DIVERGED)
+        return sum((note.round, note.turn) == key and note.what not in answered for note in self.notes)
+
+    def letters(self, trip: Trip) -> dict[str, str]:
+        """The letters whose replies were used in an exchange, by client: nodes know by them what they kept then."""
         key = (trip.cohort.round, trip.cohort.turn)
-        return sum((note.round, note.turn) == key and note.what == "late" for note in self.notes)
+        return {str(n.client): n.letter for n in self.notes if (n.round, n.turn) == key and n.what == "used"}
 
     # -- scores ------------------------------------------------------------------------------------------------
 
@@ -180,8 +234,7 @@ class Nodes:
     def _all_scores(self, state: State, tune: int) -> dict[Part, Scores]:
         every = self._cohort(torch.arange(len(self.sizes)), state.round, 0)
         state = greeted(self.method, state, every, self._placed)
-        exchange, federation = self.method.in_use(state.round), self.clients.federation
-        has = sum(getattr(federation, part).sizes for part in PARTS) + self.sizes
+        exchange, has = self.method.in_use(state.round), sum(self.scored_on.values()) + self.sizes
         asked = every[(has > 0) & torch.tensor([self._asked(k, state.round) for k in range(len(self.sizes))])]
         letters, ahead = {}, {}
         if self.ahead and not tune and state.round < self.rounds:
@@ -221,11 +274,13 @@ class Nodes:
         return like
 
     def _believed(self, client: int, numbers: Stacks) -> bool:
-        """Whether scores can be: of no more examples than there are, and shares of them."""
+        """Whether scores can be: of as many examples as the client said it has, shares of them, and nothing absurd."""
+        if any(math.isfinite(value) and abs(value) > ABSURD for value in map(float, numbers.values())):
+            return False
         for part in PARTS:
             count = float(numbers[f"{part}/count"])
             shares = [float(numbers[f"{part}/{name}"]) for name in ("accuracy", "f1")]
-            if not 0 <= count < 1 << 40 or any(not (math.isnan(s) or 0 <= s <= 1) for s in shares):
+            if count != int(self.scored_on[part][client]) or any(not (math.isnan(s) or 0 <= s <= 1) for s in shares):
                 return False
         return True
 
@@ -241,13 +296,13 @@ class Nodes:
             run=self.run,
             client=client,
             clients=block.n_clients,
-            seed=block.seed,
+            seed=self.clients.seed,
             round=block.round,
             turn=block.turn,
             effort=float(block.effort[0]),
             might=block.might,
             count=None if block.count is None else float(block.count[0]),
-            last=list(self.used[client]) if client in self.used else None,
+            last=self.used.get(client),
             heard=self._heard(exchange, client),
         )
         return Letter(facts, self._received(exchange, state, block)).packed()
@@ -269,9 +324,6 @@ class Nodes:
     def _most(self, expected: Shapes) -> int:
         """Bytes of a reply."""
         return most_bytes(expected)
-
-    def _taken(self, cohort: Cohort, good: Mapping[int, Reply]) -> None:
-        """All that came in an exchange, in the order in which it is mixed, before any of it is."""
 
     def _gathered(self, letters: Mapping[int, Sequence[bytes]]) -> dict[str, bytes]:
         """Replies to letters, by the letters' digests: those that were answered ahead, and those that come in time."""
@@ -308,11 +360,15 @@ class Nodes:
     ) -> Reply | None:
         """A reply that is good; what became of the letter is noted in any case."""
         what, reply = self._judged(client, replies.get(digest(letter)), expected, cohort)
-        good = reply if what == "used" else None
-        if good is not None:
-            self.used[client] = (cohort.round, cohort.turn)
-        self.notes.append(Note(cohort.round, cohort.turn, client, what))
-        return good
+        if what == "used":
+            self._use(client, mark(digest(letter)), cohort)
+            return reply
+        self.notes.append(Note(cohort.round, cohort.turn, client, what, mark(digest(letter))))
+        return None
+
+    def _use(self, client: int, letter: str, cohort: Cohort) -> None:
+        self.used[client] = LastUsed(round=cohort.round, turn=cohort.turn, letter=letter)
+        self.notes.append(Note(cohort.round, cohort.turn, client, "used", letter))
 
     def _judged(self, client: int, data: bytes | None, expected: Shapes, cohort: Cohort) -> tuple[str, Reply | None]:
         """What a reply is, and the reply where it can be read."""
@@ -373,7 +429,7 @@ def in_order(cohort: Cohort) -> list[Cohort]:
 def _answers(data: bytes, waiting: Mapping[str, bytes]) -> list[str]:
     """Which letters a reply answers: the one it names; one that cannot be read, all that its client was sent."""
     try:
-        name = Reply.named(data)
+        name = Reply.told(data).letter
     except Spoiled:
         return list(waiting)
     return [name] if name in waiting else []  # late from another exchange, twice, or never asked

@@ -34,6 +34,26 @@ class Spoiled(ValueError):
     """Bytes that are no letter, or not the one that was asked for; never more than that is said."""
 
 
+class LastUsed(BaseModel):
+    """Which of a client's replies was used last: that to this letter, of this exchange."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    round: int = Field(ge=0, lt=1 << 31)
+    turn: int = Field(ge=0, lt=1 << 10)
+    letter: str = Field(pattern="^[0-9a-f]{16}$")  # the beginning of its digest
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Versions are in the order of their exchanges."""
+        return self.round, self.turn, self.letter
+
+    @property
+    def exchange(self) -> tuple[int, int]:
+        """Round and turn."""
+        return self.round, self.turn
+
+
 class LetterFacts(BaseModel):
     """What a letter is for: enough for a reply that depends on nothing else but the node's data and what it keeps."""
 
@@ -52,10 +72,9 @@ class LetterFacts(BaseModel):
     effort: float = Field(gt=0, le=1)
     might: int | None = Field(default=None, ge=0, lt=1 << 31)
     count: float | None = Field(default=None, allow_inf_nan=False)
-    last: list[int] | None = Field(default=None, min_length=2, max_length=2)  # round and turn of its last used reply
-    heard: list[int] = Field(
-        default=[], max_length=1 << 16
-    )  # where letters are sealed: who came then, of those beside it
+    last: LastUsed | None = None  # None: none yet
+    # Where letters are sealed: who came then, of those beside it.
+    heard: list[int] = Field(default=[], max_length=1 << 16)
 
 
 class ReplyFacts(BaseModel):
@@ -103,9 +122,10 @@ class Reply:
         return packed(self.facts, self.sent)
 
     @staticmethod
-    def named(data: bytes) -> str:
-        """The digest of the letter that a reply says it answers; its numbers are not looked at."""
-        return str(_facts(data, ReplyFacts)[0].letter)
+    def told(data: bytes) -> ReplyFacts:
+        """What a reply says of itself, such as which letter it answers; its numbers are not looked at."""
+        facts: ReplyFacts = facts_of(data, ReplyFacts)[0]
+        return facts
 
     @staticmethod
     def read(data: bytes, most: int) -> Reply:
@@ -117,6 +137,11 @@ class Reply:
 def digest(data: bytes) -> str:
     """The sha256 of bytes."""
     return hashlib.sha256(data).hexdigest()
+
+
+def mark(letter: str) -> str:
+    """The beginning of a letter's digest: enough to tell letters for one exchange apart."""
+    return letter[:16]
 
 
 def shapes_of(stacks: Stacks) -> Shapes:
@@ -152,7 +177,7 @@ def unpacked(data: bytes, form: type[Any], most: int) -> tuple[Any, Stacks]:
     """Facts of a form, and tensors, from at most so many bytes."""
     if len(data) > most:
         raise Spoiled(f"{len(data):,} bytes, more than {most:,}")
-    facts, n = _facts(data, form)
+    facts, n = facts_of(data, form)
     try:
         tensors: dict[str, Tensor] = load(data[n:])
     except (SafetensorError, ValueError, OverflowError, RuntimeError, KeyError, TypeError) as error:
@@ -160,7 +185,7 @@ def unpacked(data: bytes, form: type[Any], most: int) -> tuple[Any, Stacks]:
     return facts, aligned(tensors)
 
 
-def _facts(data: bytes, form: type[Any]) -> tuple[Any, int]:
+def facts_of(data: bytes, form: type[Any]) -> tuple[Any, int]:
     """Facts of a form, and where they end."""
     if len(data) < 4 or not 0 < (n := struct.unpack(">I", data[:4])[0]) <= min(FACTS, len(data) - 4):
         raise Spoiled("no facts")

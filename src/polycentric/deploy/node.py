@@ -2,17 +2,21 @@
 
     reply  =  f(letter, data, what the node kept after its last reply that was used)
 
-and nothing else: the same letter twice gives the same bits twice. What is kept is written under (round, turn) before a
-reply leaves. The letter says which reply was used last, because one that was lost has changed nothing for the others,
-and a center that was killed goes on from its last checkpoint: so a few versions stay.
+and nothing else: the same letter twice gives the same bits twice. What is kept is written before a reply leaves, under
+(round, turn) and the letter that it answers: a center that was killed may ask for the same exchange by another letter,
+and the first one may still arrive after it. The letter says which reply was used last, because one that was lost has
+changed nothing for the others, and a center that was killed goes on from its last checkpoint: so a few versions stay.
 
 Nothing that a center asks is taken for granted: what exceeds what the node agreed to is refused, and so are more than a
-few different letters for one exchange, by which a center could learn more of the examples than the rounds tell.
+few different letters for one exchange, or for the scores after a round, by which a center could learn more of the
+examples than the rounds tell.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,14 +37,29 @@ from ..runs.metrics import Scores
 from ..runs.observers import Part
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, aligned, take
-from .letters import Code, Letter, LetterFacts, Reply, ReplyFacts, Shapes, Spoiled, digest, fits, most_bytes, shapes_of
+from .letters import (
+    Code,
+    Letter,
+    LetterFacts,
+    Reply,
+    ReplyFacts,
+    Shapes,
+    Spoiled,
+    digest,
+    fits,
+    mark,
+    most_bytes,
+    shapes_of,
+)
+from .secret import secret_of
 
 VERSIONS = 3  # of what was kept, older than the one that was used last: for a center that has lost a round
 DIFFERENT = 3  # letters for one exchange: a center that was killed may have heard others the second time
-PLACING = 1 << 10  # letters that only ask where a client belongs are counted apart
+PLACING, SCORING, TUNING = 1 << 10, 2 << 10, 3 << 10  # letters that ask for something else are counted apart
 PARTS: tuple[Part, ...] = ("test", "valid")
-NAME = re.compile(r"kept-(\d{10})-(\d{4})\.safetensors")
+NAME = re.compile(r"kept-(\d{10})-(\d{4})-([0-9a-f]{16})\.safetensors")
 LINE = re.compile(r"(\d{1,10}) (\d{1,4}) ([0-9a-f]{64})")
+Version = tuple[int, int, str]  # round, turn, and the letter that was answered
 
 
 @dataclass(eq=False)
@@ -49,70 +68,90 @@ class Keeper:
 
     begins: Stacks  # (1, width) each: before the first letter
     folder: Path | None = None
-    _held: dict[tuple[int, int], Stacks] = field(default_factory=dict)
-    _asked: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # exchange: letters that were answered
+    _held: dict[Version, Stacks] = field(default_factory=dict)
+    _secret: bytes = field(default=b"", repr=False)
+    _asked: dict[tuple[int, int], list[str]] | None = None  # exchange: letters that were answered; None: not read yet
 
-    def after(self, last: tuple[int, int] | None) -> Stacks:
+    def after(self, last: Version | None) -> Stacks:
         """As it was after an exchange; None: at the beginning."""
         if last is None or not self.begins:
             return self.begins
-        if last not in self._keys():
+        if last not in self._versions():
             raise Spoiled(f"what was kept after round {last[0]} is not here any more")
         return self._load(last)
 
-    def write(self, round: int, turn: int, rows: Stacks, last: tuple[int, int] | None) -> None:
-        """After an exchange; of versions before the last one that was used, few stay."""
+    def write(self, now: Version, rows: Stacks, last: Version | None) -> None:
+        """After an exchange; few versions stay of those before the last that was used, and of those unused since."""
         if not self.begins:
             return
         if self.folder is None:
-            self._held[round, turn] = {name: value.clone() for name, value in rows.items()}
+            self._held[now] = {name: value.clone() for name, value in rows.items()}
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
             tensors = {name: value.detach().cpu().contiguous() for name, value in rows.items()}
-            renamed(self._path(round, turn), lambda temporary: save_file(tensors, str(temporary)))
-        for key in [key for key in self._keys() if last is not None and key < last][:-VERSIONS]:
+            renamed(self._path(now), lambda temporary: save_file(tensors, str(temporary)))
+        used = (-1, -1) if last is None else last[:2]
+        before = [key for key in self._versions() if key[:2] < used]
+        since = [key for key in self._versions() if used < key[:2] < now[:2]]
+        for key in before[:-VERSIONS] + since[:-VERSIONS]:
             self._forget(key)
 
-    def ask(self, round: int, turn: int, letter: str) -> None:
-        """Count a letter; refuse one more than a few different ones for the same exchange."""
-        if not self._asked and self.folder is not None and (path := self.folder / "letters").is_file():
-            for line in read_bytes(path).decode("ascii", "replace").splitlines():
-                if found := LINE.fullmatch(line):  # a line that was half written when the power went is none
-                    self._asked.setdefault((int(found[1]), int(found[2])), []).append(found[3])
-        known = self._asked.setdefault((round, turn), [])
+    def secret(self, letter: str) -> bytes:
+        """A key for the noise of one reply, that nobody else has: of another letter, another one."""
+        if not self._secret:
+            if self.folder is None:
+                self._secret = os.urandom(32)
+            else:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._secret = secret_of(self.folder / "secret")
+        return hashlib.sha256(self._secret + letter.encode()).digest()
+
+    def ask(self, round: int, what: int, letter: str, most: int = DIFFERENT) -> None:
+        """Count a letter; refuse one more than a few different ones for the same exchange, place or scores."""
+        if self._asked is None:
+            self._asked = self._read_letters()
+        known = self._asked.setdefault((round, what), [])
         if letter in known:
             return
-        if len(known) >= DIFFERENT:
-            raise Spoiled(f"more than {DIFFERENT} different letters for one exchange")
-        known.append(letter)
+        if len(known) >= most:
+            raise Spoiled(f"more than {most} different letters for one exchange")
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "letters").open("a") as file:
-                file.write(f"{round} {turn} {letter}\n")
+                file.write(f"\n{round} {what} {letter}\n")  # on a line of its own, after one that was half written
+        known.append(letter)
 
-    def _keys(self) -> list[tuple[int, int]]:
+    def _read_letters(self) -> dict[tuple[int, int], list[str]]:
+        found: dict[tuple[int, int], list[str]] = {}
+        if self.folder is not None and (path := self.folder / "letters").is_file():
+            for line in read_bytes(path).decode("ascii", "replace").splitlines():
+                if good := LINE.fullmatch(line):  # a line that was half written when the power went is none
+                    found.setdefault((int(good[1]), int(good[2])), []).append(good[3])
+        return found
+
+    def _versions(self) -> list[Version]:
         if self.folder is None:
             return sorted(self._held)
         names = (NAME.fullmatch(path.name) for path in self.folder.iterdir()) if self.folder.is_dir() else ()
-        return sorted((int(found[1]), int(found[2])) for found in names if found)
+        return sorted((int(found[1]), int(found[2]), found[3]) for found in names if found)
 
-    def _path(self, round: int, turn: int) -> Path:
+    def _path(self, version: Version) -> Path:
         assert self.folder is not None
-        return self.folder / f"kept-{round:010d}-{turn:04d}.safetensors"
+        return self.folder / f"kept-{version[0]:010d}-{version[1]:04d}-{version[2]}.safetensors"
 
-    def _load(self, key: tuple[int, int]) -> Stacks:
+    def _load(self, version: Version) -> Stacks:
         if self.folder is None:
-            return self._held[key]
-        rows = aligned(load(read_bytes(self._path(*key), most_bytes(shapes_of(self.begins)))))
+            return self._held[version]
+        rows = aligned(load(read_bytes(self._path(version), most_bytes(shapes_of(self.begins)))))
         if not fits(rows, shapes_of(self.begins)):
             raise Spoiled("what was kept is of another model")
         return rows
 
-    def _forget(self, key: tuple[int, int]) -> None:
-        self._held.pop(key, None)
+    def _forget(self, version: Version) -> None:
+        self._held.pop(version, None)
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                self._path(*key).unlink()
+                self._path(version).unlink()
 
 
 @dataclass(eq=False)
@@ -150,7 +189,7 @@ class Node:
         facts = letter.facts
         try:
             exchange = self._checked(letter)
-            sent = self._scores(letter, exchange) if facts.asks == "score" else self._sent(letter, exchange, who)
+            sent = (self._scores if facts.asks == "score" else self._sent)(letter, exchange, who)
         except Spoiled as error:
             code = "refused"
             self.log(f"round {facts.round}: refused: {error}")
@@ -175,6 +214,10 @@ class Node:
         if facts.exchange >= len(exchanges) or (facts.asks == "learn" and facts.turn != facts.exchange):
             raise Spoiled(f"exchange {facts.exchange} of {len(exchanges)}, turn {facts.turn}")
         exchange = exchanges[facts.exchange]
+        if facts.asks == "score" and exchange is not method.in_use(facts.round):
+            raise Spoiled(f"scores by exchange {facts.exchange}, which brings no models in use")
+        if facts.tune not in (0, self.run.settings.fine_tune):
+            raise Spoiled(f"{facts.tune} epochs of fine-tuning, and {self.run.settings.fine_tune} were agreed to")
         if set(letter.received) != self._names(exchange, facts):
             raise Spoiled("other names than the method sends down")
         if any(rows.dim() != 2 or len(rows) != 1 for rows in letter.received.values()):
@@ -186,12 +229,15 @@ class Node:
     def _sent(self, letter: Letter, exchange: Exchange, who: str) -> Stacks:
         facts, last = letter.facts, self._last(letter)
         kept = self.keeper.after(last)
-        self.keeper.ask(facts.round, facts.exchange + PLACING * (facts.asks == "place"), who)
+        hides = any(learner.hides for learner in exchange.chain)  # what a round may tell is counted once
+        where = facts.exchange + (PLACING if facts.asks == "place" else 0)
+        self.keeper.ask(facts.round, where, who, 1 if hides else DIFFERENT)
         received = self._here(self._received(letter, exchange, kept))
-        sent, mine = visit(exchange, received, self._here(kept), self.run.clients.run, self._cohort(letter))
+        hidden = exchange.secured(self.keeper.secret(who))  # its noise, where there is any, is nobody else's
+        sent, mine = visit(hidden, received, self._here(kept), self.run.clients.run, self._cohort(letter))
         if facts.asks == "learn" and all(bool(rows.isfinite().all()) for rows in (sent | mine).values()):
-            # what is not finite is left out there, too
-            self.keeper.write(facts.round, facts.turn, self._remembered(kept | mine, received, sent), last)
+            now = (facts.round, facts.turn, mark(who))  # what is not finite is left out there, too
+            self.keeper.write(now, self._remembered(kept | mine, received, sent), last)
         return self._outgoing(sent, letter, exchange)
 
     # What differs where letters are sealed.
@@ -212,12 +258,13 @@ class Node:
         """What goes up."""
         return sent
 
-    def _scores(self, letter: Letter, exchange: Exchange) -> Stacks:
+    def _scores(self, letter: Letter, exchange: Exchange, who: str) -> Stacks:
         """How well the model in use does on this client's own examples: numbers for each part of them."""
         if not self.shows:
             raise Spoiled("scores are not told here")
         clients, cohort, train = self.run.clients, self._cohort(letter), trainer_of(self.run.method)
         kept = self.keeper.after(self._last(letter))
+        self.keeper.ask(letter.facts.round, TUNING if letter.facts.tune else SCORING, who)
         received = self._received(letter, exchange, kept)
         rows = opened(exchange, self._here(kept) | self._here(received), clients.run, cohort)
         if letter.facts.round == self.run.settings.rounds and self.model is not None:
@@ -245,9 +292,8 @@ class Node:
         renamed(self.model, lambda temporary: save_file(tensors, str(temporary)))
         self.log(f"the model of run {self.name} is in {self.model}")
 
-    def _last(self, letter: Letter) -> tuple[int, int] | None:
-        last = letter.facts.last
-        return None if last is None else (last[0], last[1])
+    def _last(self, letter: Letter) -> Version | None:
+        return None if letter.facts.last is None else letter.facts.last.key
 
     def _here(self, stacks: Stacks) -> Stacks:
         return {name: rows.to(self.run.clients.task.device) for name, rows in stacks.items()}

@@ -10,31 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import UsageError, require
 from .letters import Spoiled, packed
-from .roster import Hello, Present, presented
+from .roster import Hello, Present, is_here, presented
+
+if TYPE_CHECKING:
+    from .engine.link import Peer
 
 LOOK = 1.0  # seconds between two looks at who is there
 GREETING = 20.0  # seconds after which a peer that has not said who it is is asked again
 AGAIN = 30.0  # seconds after which letters that were not answered are sent again
-
-
-class Peer(Protocol):
-    """A node, as the engine knows it."""
-
-    @property
-    def id(self) -> str:
-        """Stable where nodes have keys."""
-
-    @property
-    def name(self) -> str:
-        """Of its key; empty where there are none."""
-
-    @property
-    def online(self) -> bool:
-        """Whether it was there lately."""
 
 
 class Carrier(Protocol):
@@ -57,6 +44,7 @@ class Roster:
     carrier: Carrier
     log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    rest: Callable[[float], None] = time.sleep
     present: dict[str, Present] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)  # name: the peer's id
     online: set[str] = field(default_factory=set)  # names
@@ -86,9 +74,11 @@ class Roster:
             self.carrier.send({id: [packed(Hello(), {})] for id in new}, GREETING)
 
     def take(self, id: str, replies: Sequence[bytes]) -> str | None:
-        """The name of a peer that was greeted and now says who it is; None: it says something else."""
-        if id not in self._greeted or len(replies) != 1:
+        """The name of a peer that was greeted and says who it is, empty: once more; None: it says something else."""
+        if len(replies) != 1:
             return None
+        if id not in self._greeted:  # it was greeted twice, say, since it was busy: this answers no letter
+            return "" if is_here(replies[0]) else None
         try:
             found = presented(replies[0])
         except Spoiled:
@@ -121,7 +111,7 @@ class Roster:
                     f"not enough nodes came within {seconds:g} seconds; there are: {there}; look at what `polycentric "
                     "join` says there, and at `polycentric doctor`, or wait longer with --wait"
                 )
-            time.sleep(0.1)
+            self.rest(0.1)
 
 
 @dataclass(eq=False)
@@ -159,8 +149,8 @@ class Mail:
         self.roster.look()
         found: list[tuple[int, bytes]] = []
         for id, replies in self.roster.carrier.fetch():
-            if (name := self.roster.take(id, replies)) is not None:
-                self._welcome(name)
+            if (said := self.roster.take(id, replies)) is not None:
+                self._welcome(said)
                 continue
             name = next((name for name, known in self.roster.ids.items() if known == id), "")
             client = self._number.get(name)
@@ -173,7 +163,7 @@ class Mail:
     def _welcome(self, name: str) -> None:
         client = self._number.get(name)
         if client is None:
-            if name not in self._strangers:
+            if name and name not in self._strangers:
                 self._strangers.add(name)
                 self.roster.log(f"{name} came too late to be a client of this run: it can take part in the next one")
             return

@@ -11,34 +11,27 @@ of them; a node knows its own row, and has it in its folder. Mixed numbers are t
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import require
-from ..language.files import parsed, read_text
 from ..method import Exchange, Method, State
 from ..round import Answer
-from ..runs.checkpoint import renamed
 from ..stacks.cohort import Cohort
 from ..stacks.mixing import Mixing
 from ..stacks.stack import Stacks
 from .center import Nodes
-from .letters import Letter, LetterFacts, Reply, Shapes, Spoiled, fits, most_bytes, shapes_of
+from .letters import Letter, LetterFacts, Shapes, Spoiled, fits, most_bytes, shapes_of
 from .node import PARTS, Node
 from .seal import Bound, Seal
+from .store import Store
 
 CENTER, SENT = "center/", "sent/"  # before names of what a node remembers of itself
 OVERHEAD = 1 << 12  # bytes that sealing adds, at most
-NAME = re.compile(r"(\d{10})-(\d{4})\.json")
 
 
 def check_relayed(method: Method) -> None:
@@ -101,9 +94,10 @@ class SealedNode(Node):
 
     def _received(self, letter: Letter, exchange: Exchange, kept: Stacks) -> Stacks:
         own = {name.removeprefix(CENTER): rows for name, rows in kept.items() if name.startswith(CENTER)}
-        last, heard = self._last(letter), letter.facts.heard
-        if last is None or not heard:
+        used, heard = letter.facts.last, letter.facts.heard
+        if used is None or not heard:
             return self._centers(own)
+        last = used.exchange
         before = self.run.method.at(last[0])[last[1]]
         came = cohort_of(heard, letter.facts.clients, letter.facts.seed, *last)
         rows = [self._opened(k, letter, last, kept, before) for k in heard]
@@ -159,26 +153,26 @@ class Relay(Nodes):
     """Nodes that mix by themselves: what they send is kept, forwarded, and never read."""
 
     blind: ClassVar[bool] = True
-    folder: Path | None = field(default=None, kw_only=True)  # what was sent, for a center that was killed
-    _held: dict[tuple[int, int], tuple[list[int], dict[str, Stacks]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.store = Store() if self.store is None else self.store  # what was sent is forwarded from there
 
     def _heard(self, exchange: Exchange, client: int) -> list[int]:
         if client not in self.used:
             return []
-        key = self.used[client]
-        came, _ = self._of(key)
+        key = self.used[client].exchange
         near = {client, *beside(self.method.at(key[0])[key[1]], client, self._everyone(key))}
-        return [k for k in came if k in near]
+        return [k for k in self._came(key) if k in near]
 
     def _received(self, exchange: Exchange, state: State, block: Cohort) -> Stacks:
         client = int(block.index[0])
         if client not in self.used:
             return {}
-        _, sent = self._of(self.used[client])
-        found: Stacks = {}
+        came, found = self._came(self.used[client].exchange), dict[str, Tensor]()
         for k in self._heard(exchange, client):
             if k != client:
-                theirs = sent[str(k)]
+                theirs = came[k]
                 found |= {f"{what}/{k}": theirs[what] for what in ("sealed", "signature")}
                 found[f"key/{k}"] = theirs[f"key/{client}"]
         return found
@@ -194,61 +188,16 @@ class Relay(Nodes):
     def _most(self, expected: Shapes) -> int:
         return most_bytes(expected) + OVERHEAD * (2 + len(self.sizes))
 
-    def _taken(self, cohort: Cohort, good: Mapping[int, Reply]) -> None:
-        key = (cohort.round, cohort.turn)
-        self._held[key] = list(good), {str(client): dict(reply.sent) for client, reply in good.items()}
-        self._write(key)
-        self._forget()
+    def _came(self, key: tuple[int, int]) -> dict[int, Stacks]:
+        found = None if self.store is None else self.store.read(key)
+        require(found is not None, f"what came in round {key[0]} is lost: restore the run's folder, or begin anew")
+        return found or {}
 
     def _everyone(self, key: tuple[int, int]) -> Cohort:
         return cohort_of(range(len(self.sizes)), len(self.sizes), self.clients.seed, *key)
 
-    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Reply], expected: Shapes) -> Iterator[Answer]:
+    def _answers(self, blocks: Sequence[Cohort], good: Mapping[int, Stacks], expected: Shapes) -> Iterator[Answer]:
         zeros = {name: torch.zeros(shape, dtype=self.clients.task.dtype) for name, (shape, _) in expected.items()}
         for block in blocks:
             if int(block.index[0]) in good:
                 yield Answer(block, {name: rows.to(self.clients.task.device) for name, rows in zeros.items()}, {})
-
-    # Files: one for each exchange, as long as somebody goes on from it.
-
-    def _of(self, key: tuple[int, int]) -> tuple[list[int], dict[str, Stacks]]:
-        if key not in self._held:
-            self._held[key] = self._read(key)
-        return self._held[key]
-
-    def _path(self, key: tuple[int, int]) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{key[0]:010d}-{key[1]:04d}.json"
-
-    def _write(self, key: tuple[int, int]) -> None:
-        if self.folder is None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        came, sent = self._held[key]
-        flat = {f"{client}:{name}": rows for client, each in sent.items() for name, rows in each.items()}
-        path = self._path(key)
-        renamed(path.with_suffix(".safetensors"), lambda temporary: save_file(flat, str(temporary)))
-        renamed(path, lambda temporary: temporary.write_text(json.dumps(came)))
-
-    def _read(self, key: tuple[int, int]) -> tuple[list[int], dict[str, Stacks]]:
-        path = self._path(key)
-        came, sent = parsed(read_text(path)), dict[str, dict[str, Tensor]]()
-        for name, rows in load_file(path.with_suffix(".safetensors")).items():
-            client, _, what = name.partition(":")
-            sent.setdefault(client, {})[what] = rows
-        return list(came), dict(sent)
-
-    def _forget(self) -> None:
-        """What nobody goes on from, and few more: a center that was killed may be at an earlier round."""
-        wanted = {*self.used.values(), *sorted(self._held)[-3:]}
-        for key in [key for key in self._held if key not in wanted]:
-            del self._held[key]
-        if self.folder is None:
-            return
-        there = {
-            (int(found[1]), int(found[2])) for path in self.folder.iterdir() if (found := NAME.fullmatch(path.name))
-        }
-        for key in there - wanted - set(sorted(there)[-4:]):
-            for path in (self._path(key), self._path(key).with_suffix(".safetensors")):
-                with contextlib.suppress(OSError):
-                    path.unlink()

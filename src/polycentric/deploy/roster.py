@@ -24,7 +24,7 @@ from ..data import Federation
 from ..data.outline import from_outline, outline
 from ..errors import UsageError, require
 from .arithmetic import fixed_training
-from .letters import FACTS, Spoiled, fits, most_bytes, packed, shapes_of, unpacked
+from .letters import FACTS, Spoiled, facts_of, fits, most_bytes, packed, shapes_of, unpacked
 
 MOST_THREADS = 64
 _ALIKE = {
@@ -118,6 +118,15 @@ def presented(data: bytes) -> Present:
     if not fits(tensors, shapes_of(mine)) or not bool(tensors["trained"].isfinite().all()):
         raise Spoiled("another fixed training")
     return Present(facts, tensors["trained"])
+
+
+def is_here(data: bytes) -> bool:
+    """Whether bytes are what a node tells of itself, as far as its facts go."""
+    try:
+        facts_of(data, Here)
+    except Spoiled:
+        return False
+    return True
 
 
 def federation_of(nodes: Mapping[str, Present | None]) -> Federation:

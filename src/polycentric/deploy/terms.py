@@ -38,9 +38,9 @@ class Terms(BaseModel):
 
     kind: Literal["terms"] = "terms"
     version: Literal[1] = 1
-    run: str = Field(pattern=SAFE.pattern, max_length=64)
+    run: str = Field(pattern=f"^{SAFE.pattern}$", max_length=64)  # without ^ and $ any text that holds a name would do
     client: int = Field(ge=0, lt=1 << 31)
-    clients: int = Field(ge=1, lt=1 << 31)
+    clients: int = Field(ge=1, le=1 << 20)  # a node has a little memory for each
     able: int = Field(ge=0, lt=1 << 31)  # clients that train
     largest: int = Field(ge=0, lt=1 << 40)  # training examples of the one that has most
     classes: list[str] = Field(max_length=1 << 16)
@@ -95,6 +95,7 @@ def deployable(settings: Settings) -> Settings:
         "valid": "every node holds out its own: `polycentric join --valid 0.1`",
         "standardise": "nobody has everybody's examples: scale them before they are imported",
         "dissimilarity": "it compares gradients on everybody's examples",
+        "sketch": "it keeps something of every client's model",
         "unseen": "it scores models on everybody's examples",
         "optimistic": "it scores models on everybody's examples",
         "alone": "it trains on everybody's examples in one place",

@@ -89,6 +89,10 @@ class Learner(ABC):
         """The same learner, knowing how many clients there are."""
         return self
 
+    def secured(self, key: bytes) -> Self:
+        """Itself, with noise that only who has a secret key can draw, where it adds any."""
+        return self
+
     def keeps(self, like: Tensor) -> Stacks:
         """Names the client keeps for this learner, {name: (1, width)}, as they are at the beginning."""
         return {}

@@ -11,7 +11,7 @@ each example's is clipped, and their mean gets noise; terms and weight decay are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -100,6 +100,10 @@ class Train(Learner):
     def trains_like(self) -> Train | None:
         """Itself, without what it remembers or hides: what is tuned stays at home. None for a part of a model."""
         return None if self.part else replace(self, inertia=0.0, hide=None) if self.inertia or self.hide else self
+
+    def secured(self, key: bytes) -> Self:
+        """With noise of a secret of the client's own, where examples are hidden."""
+        return self if self.hide is None else replace(self, hide=self.hide.secured(key))
 
     def tuning(self, epochs: int) -> Train:
         """The same for so many epochs at one client alone: nothing ties it to what others have."""

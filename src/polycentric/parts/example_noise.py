@@ -7,7 +7,7 @@
 Then the optimizer's rule, with weight decay and penalties, which read no example. An example whose gradient is not
 finite counts as zero, so that nothing can move a sum by more than C. Noise is drawn by (seed, round, exchange, client,
 step, column) and from nothing else, so that no other draw of a run changes with it; whoever knows the seed of a
-simulation can take it away again.
+simulation can take it away again. A client of a real federation draws it from a secret of its own (`secured`).
 
 Symbols:     C = `clip`, z = `noise`.
 Reduces to:  plain training, bit for bit, with clip = inf and noise = 0.
@@ -15,14 +15,14 @@ Reference:   Abadi et al., Deep learning with differential privacy, CCS 2016, ht
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..errors import require, within
 from ..language import register
-from ..stacks.draw import bits, normals
+from ..stacks.draw import bits, normals, secret_normal
 
 ROOM = 32 << 20  # bytes of gradients of single examples that a client's step holds at once
 SAFE = 1 - 1e-6  # a row is clipped a little shorter: rounding must not make it longer than C
@@ -62,6 +62,22 @@ class ExampleNoise:
     def drawn(self, key: Tensor, step: Tensor, like: Tensor, n: Tensor) -> Tensor:
         """The noise of one step on n examples: N(0, (z C / n)^2 I), as wide as `like`."""
         return (self.noise * self.clip * normals(bits(key, step), like.shape[-1])).to(like.dtype) / n
+
+    def secured(self, key: bytes) -> "ExampleNoise":
+        """The same with noise that only who has a secret key can draw, for a client whose seed others know."""
+        return SecretExampleNoise(self.clip, self.noise, key)
+
+
+@dataclass(frozen=True)
+class SecretExampleNoise(ExampleNoise):
+    """DP-SGD where the server knows the seed: noise from a secret of the client's own. One client at a time."""
+
+    key: bytes = field(repr=False)
+
+    def drawn(self, key: Tensor, step: Tensor, like: Tensor, n: Tensor) -> Tensor:
+        """The noise of one step on n examples."""
+        unit = secret_normal(like.shape[-1], self.key + f" {int(key)} {int(step)}".encode())
+        return (self.noise * self.clip * unit).to(like) / n
 
 
 register(ExampleNoise, "dp-sgd", ExampleNoise)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -55,6 +55,10 @@ class Privacy:
 
     def with_noise(self, noise: float) -> Privacy:
         """The same, with the noise that was found."""
+        return self
+
+    def secured(self, key: bytes) -> Privacy:
+        """Itself, with noise that only who has a secret key can draw, for centers whose seed others know."""
         return self
 
     def fitted(self, layout: Layout, n_centers: int) -> Privacy:
@@ -275,9 +279,32 @@ class Gaussian(Privacy):
         for center in (mask & (scale > 0)).nonzero()[:, 0].tolist():
             for first in range(0, values.shape[1], COLUMNS):
                 columns = torch.arange(first, min(first + COLUMNS, values.shape[1]))
-                unit = secret_normal(len(columns)) if self.secret else normal(*key, name, center, columns)
+                unit = self._unit((*key, name, center), columns)
                 out[center, columns.to(out.device)] += (scale[center] * unit).to(out)
         return out
+
+    def _unit(self, key: tuple[int | str, ...], columns: Tensor) -> Tensor:
+        """Standard normal numbers for some columns."""
+        return secret_normal(len(columns)) if self.secret else normal(*key, columns)
+
+    def secured(self, key: bytes) -> Gaussian:
+        """The same with noise that only who has a secret key can draw: always the same for the same exchange."""
+        told = {each.name: getattr(self, each.name) for each in fields(Gaussian)}
+        return self if self.secret else SecretGaussian(**told, key=key)
+
+
+@dataclass(frozen=True)
+class SecretGaussian(Gaussian):
+    """`Gaussian` for centers whose seed others know: noise is drawn by a secret key and (round, exchange, center)."""
+
+    key: bytes = field(default=b"", repr=False)
+
+    def _unit(self, key: tuple[int | str, ...], columns: Tensor) -> Tensor:
+        return secret_normal(len(columns), self.key + f" {key} {int(columns[0])}".encode())
+
+    def secured(self, key: bytes) -> Gaussian:
+        """Itself: it is."""
+        return self
 
 
 def to_center(rows: Tensor, told: Tensor) -> Tensor:

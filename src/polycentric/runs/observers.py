@@ -42,7 +42,10 @@ class Remote(Clients, Protocol):
         """Every client's own score, with the model in use or after so many epochs of fine-tuning."""
 
     def silent(self, trip: Trip) -> int:
-        """How many did not answer in time."""
+        """How many did not answer in time, or by nothing that could be looked at."""
+
+    def letters(self, trip: Trip) -> dict[str, str]:
+        """What was asked where an answer was used, by client: how whoever answered knows it again."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ exchanges.jsonl     {"round": 3, "turn": 0, "sent": {"7": {"model": "9f2c..."}},
 
 A line for each exchange, with a digest of every name that every client sent and that was used, and one for each round,
 with what the centers hold then. A simulation and a real federation write the same file, so `polycentric verify` can
-say where they part. Lines are on the disk before a checkpoint of their round is: a center that goes on after a crash
-knows from them which replies were used.
+say where they part; the latter also says which letters the used replies answered ("letters"). Lines are on the disk
+before a checkpoint of their round is: a center that goes on after a crash knows from them which replies were used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +88,8 @@ class Exchanges(Callback):
         for trip in trips:
             key = (trip.cohort.round, trip.cohort.turn)
             out = sorted(set(trip.cohort.index.tolist()) - set(trip.arrived.index.tolist()))
-            lines.append({"round": key[0], "turn": key[1], "sent": sent.get(key, {}), "left_out": out})
+            asked = {} if run.remote is None else {"letters": run.remote.letters(trip)}
+            lines.append({"round": key[0], "turn": key[1], "sent": sent.get(key, {}), "left_out": out, **asked})
         parts = {"centers": run.state.centers, "memory": run.state.memory}
         after = {f"{part}/{n}": digest_of(rows[:]) for part, stacks in parts.items() for n, rows in stacks.items()}
         lines.append({"round": run.state.round - 1, "after": after})
@@ -115,16 +117,29 @@ def read_record(path: Path) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{path} cannot be read: {why(error)}") from error
 
 
-def last_used(folder: Path, rounds: int) -> dict[int, tuple[int, int]]:
-    """Round and turn of every client's last reply that was used in the first so many rounds."""
-    found: dict[int, tuple[int, int]] = {}
-    for line in read_record(folder / NAME):
-        if line["round"] < rounds and isinstance(line.get("sent"), dict):
-            found |= {int(client): (line["round"], int(line["turn"])) for client in line["sent"]}
+def last_used(folder: Path, rounds: int) -> dict[int, tuple[int, int, str]]:
+    """Round, turn and letter of every client's last reply that was used in the first so many rounds.
+
+    A record that does not have all of them is refused: clients would go on from something older than they did.
+    """
+    found: dict[int, tuple[int, int, str]] = {}
+    whole = 0
+    try:
+        for line in read_record(folder / NAME):
+            whole += "after" in line and line["round"] == whole
+            for client, letter in line["letters"].items() if "sent" in line and line["round"] < rounds else ():
+                found[int(client)] = (line["round"], int(line["turn"]), str(letter))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        whole = 0
+    require(
+        whole >= rounds,
+        f"{folder / NAME} was changed or has lost lines, and without them it is not known what clients went on from: "
+        "restore it, or choose another --out",
+    )
     return found
 
 
-class Difference(NamedTuple):
+class Parting(NamedTuple):
     """Where two runs part."""
 
     round: int
@@ -136,9 +151,9 @@ class Difference(NamedTuple):
 class Verified(NamedTuple):
     """What comparing two runs came to."""
 
-    rounds: int  # that both have, up to the first that differs
+    rounds: int  # that are equal, up to the first that differs
     compared: int  # digests
-    difference: Difference | None
+    difference: Parting | None
 
 
 def verify(a: Path, b: Path) -> Verified:
@@ -150,13 +165,17 @@ def verify(a: Path, b: Path) -> Verified:
     for folder in (a, b):
         require((folder / NAME).is_file(), f"{folder} has no {NAME}: run it with --record")
     names = _names(a) or _names(b)
-    rounds, compared, lines = 0, 0, zip(read_record(a / NAME), read_record(b / NAME), strict=False)
+    rounds, compared, lines = 0, 0, zip_longest(read_record(a / NAME), read_record(b / NAME))
     for mine, theirs in lines:
+        if mine is None or theirs is None:  # one is shorter: it was cut off, or ended earlier
+            more = mine or theirs
+            there = (None, str(more["round"])) if mine is None else (str(more["round"]), None)
+            return Verified(rounds, compared + 1, Parting(more["round"], "the record", "the rest", there))
         for what, tensor, one, other in _pairs(mine, theirs):
             compared += 1
             if one != other:
                 who = f"client '{names.get(what, what)}'" if what else "the centers"
-                return Verified(rounds, compared, Difference(mine["round"], who, tensor, (one, other)))
+                return Verified(rounds, compared, Parting(mine["round"], who, tensor, (one, other)))
         rounds = max(rounds, mine["round"] + ("after" in mine))
     return Verified(rounds, compared, None)
 

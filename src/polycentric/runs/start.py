@@ -78,6 +78,7 @@ class Given:
     metrics: Sequence[Metric] | None = None
     nodes: Callable[[Run], Remote] | None = None  # who answers, where the examples are elsewhere
     others: Others | None = None  # at a node: what it must know of the other clients
+    secret: bytes | None = None  # a key that draws the center's noise, where its seed is told to others
     sealed: bool | None = None  # True: what clients send each other is not read here
 
 
@@ -371,6 +372,7 @@ def prepared(
     refuse_idle(settings, federation, clients)
     able = given.others.able if given.others else len(clients.everyone(0))
     method = calibrated(method, settings.rounds, able, delta_of(settings.delta, federation.n_clients))
+    method = method.secured(given.secret) if given.secret is not None else method
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     made = Run(settings, method, clients, first, clock, name, tuple(needs), measures=tuple(given.observers or ()))
     made.objects, made.remote = given, given.nodes(made) if given.nodes else None
@@ -494,7 +496,7 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
         then, digest = (checkpoint.history, checkpoint.places) if checkpoint else ((), "")
         known_then, now = ({row["round"] for row in rows} for rows in (then, made.history))
         made.places, lost = folder.rewind_places(known_then, digest, now)
-        problems += lost
+        problems += lost + folder.rewind_sketches(now)
         for line in [*problems, f"resumed after round {made.state.round}"]:
             folder.log(line)
         if made.state.round < made.settings.rounds and not made.stopped:

@@ -10,6 +10,7 @@ The hash is splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number 
 on wrapping 64-bit integers: the same bits on every device.
 """
 
+import hashlib
 import math
 import secrets
 import zlib
@@ -61,9 +62,14 @@ def normal(*key: Key) -> Tensor:
     return radius * (2 * torch.pi * uniform(*key, "angle")).cos()
 
 
-def secret_normal(n: int) -> Tensor:
-    """Standard normal, float64, from the operating system's generator: nobody can draw them again (Box and Muller)."""
-    words = torch.frombuffer(bytearray(secrets.token_bytes(16 * n)), dtype=torch.int64)
+def secret_normal(n: int, key: bytes | None = None) -> Tensor:
+    """Standard normal, float64, that nobody else can draw (Box and Muller).
+
+    From the operating system's generator, never to be drawn again; or from a secret key, by SHAKE256: the same for the
+    same key, and without it nothing is known of them.
+    """
+    drawn = secrets.token_bytes(16 * n) if key is None else hashlib.shake_256(key).digest(16 * n)
+    words = torch.frombuffer(bytearray(drawn), dtype=torch.int64)
     radius, angle = _open(words).view(2, n)
     found: Tensor = (-2 * radius.log()).sqrt() * (2 * torch.pi * angle).cos()
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,7 +37,8 @@ class Child:
     def __init__(self, name: str, program: str, arguments: Sequence[str], folder: Path) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         command = [sys.executable, "-P", str(HERE / program), *arguments]
-        self._trim(force=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.log, folder / f"{name}.log.old")
         output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             self._process = subprocess.Popen(
@@ -51,6 +53,8 @@ class Child:
             )
         finally:
             os.close(output)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)  # one that does not listen must not hold us up
         self._telling = threading.Lock()
 
     @property
@@ -64,11 +68,12 @@ class Child:
         self._trim()
         return self._process.poll() is None
 
-    def tell(self, line: str) -> None:
-        """A line on its standard input; one that is gone hears nothing."""
+    def tell(self, line: str) -> bool:
+        """A line on its standard input; False: it is gone, or does not listen."""
+        data = line.encode() + b"\n"
         with self._telling, contextlib.suppress(OSError, ValueError):
-            if self._process.stdin is not None:
-                self._process.stdin.write(line.encode() + b"\n")
+            return self._process.stdin is not None and self._process.stdin.write(data) == len(data)
+        return False
 
     def said(self, most: int = 1 << 16) -> str:
         """The end of its log."""
@@ -76,6 +81,13 @@ class Child:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most))
             return file.read(most).decode("utf-8", "replace")
         return ""
+
+    @property
+    def written(self) -> int:
+        """How long its log is."""
+        with contextlib.suppress(OSError):
+            return self.log.stat().st_size
+        return -1
 
     def end(self) -> None:
         """End it: politely, then not."""
@@ -89,15 +101,13 @@ class Child:
             with self._telling, contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def _trim(self, force: bool = False) -> None:
-        """Begin a log anew: its writers append, so that one which was emptied goes on at its beginning."""
+    def _trim(self) -> None:
+        """Begin a long log anew: its writer appends, so that it goes on at the beginning of one that was emptied."""
         with contextlib.suppress(OSError):
-            if self.log.stat().st_size > (0 if force else LARGEST_LOG):
+            if self.log.stat().st_size > LARGEST_LOG:
                 old = self.log.with_name(f"{self.log.name}.old")
-                os.replace(self.log, old) if force else old.write_bytes(self.log.read_bytes())
-                if not force:
-                    os.chmod(old, 0o600)
-                    os.truncate(self.log, 0)
+                shutil.copyfile(self.log, old)
+                os.truncate(self.log, 0)
 
 
 def surroundings(folder: Path) -> dict[str, str]:

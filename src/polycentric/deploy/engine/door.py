@@ -1,16 +1,20 @@
 """The door of a server: all that nodes can reach. It passes on what nodes need of Flower, and nothing else.
 
-    python -P door.py SETTINGS      as JSON: host, port, inner (the port behind), authority, certificate, key, hold
+    python -P door.py SETTINGS      as JSON: host, port, inner (the port behind), hold, bell (a file), only; with TLS
+                                    certificate, key, and authority (of the certificate behind)
 
 Flower's superlink has one port for everything, and whoever reaches it may begin runs, let nodes in and turn them out
 without any key. So it listens on this machine only, and this program stands before it: it ends TLS, and lets through
 calls of nodes, POST /v1/fleet/NAME with a body of at most LARGEST bytes, and GET /health. Every request is read
-whole, in the strictest form there is, and written anew, so that both sides agree where it ends.
+whole, in the strictest form there is, and written anew, so that both sides agree where it ends. Lines on standard input
+tell more, by what nodes write into their header flwr-public-key (Flower checks that the key is theirs):
 
-A node asks for messages, and sleeps 3 seconds when there are none. So a question waits here, for `hold` seconds at most,
-until the server says, by a line on standard input, that it has sent something to that node:
+    only DIGEST ...     who may pass, from now on; everybody where this was never said, nobody where none is named
+    wake DIGEST         something was sent to that node
 
-    wake HEADER     HEADER is what the node writes into its header flwr-public-key (checked by Flower, not here)
+A node asks for messages, and sleeps 3 seconds when there are none. So its question waits here, for `hold` seconds at
+most, until something was sent to it. The other way round, the time of the file `bell` is set to now whenever a node has
+brought something, so that the server need not ask all the time.
 
 Standard library only: it starts at once, and has little that could go wrong. When standard input closes, it ends.
 """
@@ -27,16 +31,18 @@ import ssl
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 LARGEST = 16 << 20  # bytes of a body: Flower sends what is larger in pieces of 5 MiB
+ROOM = 512 << 20  # bytes of all bodies that are here at a time
 HEAD = 1 << 15  # bytes of a request without its body
-MOST = 1000  # connections at a time
-IDLE, SLOW, SHAKE, AWAY = 75.0, 30.0, 10.0, 12.0  # seconds: between requests; for a piece; for TLS; for the inner side
+MOST, MOST_OF_ONE = 2000, 250  # connections at a time: of all, of one address
+SHAKE, IDLE, SLOW, AWAY = 10.0, 75.0, 30.0, 12.0  # seconds: to begin; between requests; for a piece; for the superlink
 STALE = 3.0  # seconds: the inner side closes connections that were idle for 5
-PULL = "/v1/fleet/pull-messages"
+PULL, PUSH, HEALTH = "/v1/fleet/pull-messages", "/v1/fleet/push-", "/health"
 WHO = b"flwr-public-key"
 
 _LINE = re.compile(rb"(GET|POST) (/[a-z0-9/-]{0,100}) HTTP/1\.1")
@@ -72,7 +78,7 @@ def read(head: bytes) -> Request:
     if not found:
         raise Refused(400, "no request that nodes make")
     verb, path = found[1], found[2].decode("ascii")
-    if not (path == "/health" if verb == b"GET" else _PATH.fullmatch(path)):
+    if not (path == HEALTH if verb == b"GET" else _PATH.fullmatch(path)):
         raise Refused(404, f"{verb.decode()} {path}")
     kept, lengths, who = [], [], ""
     for line in lines:
@@ -85,7 +91,7 @@ def read(head: bytes) -> Request:
         if name == b"content-length":
             lengths.append(value)
         elif name == WHO:
-            who = digest(value.decode("ascii"))
+            who = digest(value)
         if not _DROPPED.fullmatch(name):
             kept.append(name + b": " + value)
     if len(lengths) != (verb == b"POST") or not all(re.fullmatch(rb"[0-9]{1,10}", one) for one in lengths):
@@ -98,9 +104,9 @@ def read(head: bytes) -> Request:
     return Request(b"\r\n".join(anew), length, path, who)
 
 
-def digest(header: str) -> str:
+def digest(header: bytes) -> str:
     """A node's header in few letters."""
-    return hashlib.sha256(header.encode("ascii", "replace")).hexdigest()[:32]
+    return hashlib.sha256(header).hexdigest()[:32]
 
 
 class Waking:
@@ -116,7 +122,7 @@ class Waking:
         if bell := self._bells.get(who):
             bell.set()
 
-    async def wait(self, who: str, seconds: float, gone: Any) -> bool:
+    async def wait(self, who: str, seconds: float, gone: Callable[[], bool]) -> bool:
         """Until there is something, at most for a time; False: whoever asked is gone."""
         end = time.monotonic() + seconds
         while not self._due[who] and time.monotonic() < end:
@@ -126,12 +132,14 @@ class Waking:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), min(0.2, max(0.0, end - time.monotonic())))
             bell.clear()
+        if gone():
+            return False
         if self._due[who] > 0:
             self._due[who] -= 1
         if not self._due[who]:
             del self._due[who]
             self._bells.pop(who, None)
-        return not gone()
+        return True
 
 
 class Door:
@@ -140,9 +148,10 @@ class Door:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.host, self.port, self.inner = str(settings["host"]), int(settings["port"]), int(settings["inner"])
         self.hold = float(settings["hold"])
-        self.waking, self._open = Waking(), 0
+        self.waking, self.only = Waking(), None if settings.get("only") is None else set(settings["only"].split())
+        self._here: Counter[str] = Counter()  # connections of every address
+        self._room, self._told, self._bell = ROOM, 0.0, Path(settings["bell"])
         self._certificate = (settings["certificate"], settings["key"]) if settings.get("certificate") else None
-        self._told = 0.0
         self.outside: ssl.SSLContext | None = None
         self.inside: ssl.SSLContext | None = None
         if self._certificate:
@@ -151,12 +160,16 @@ class Door:
             self.outside.load_cert_chain(*self._certificate)
             self.inside = ssl.create_default_context(cafile=settings["authority"])
 
-    async def run(self) -> None:
-        """Until standard input closes."""
+    async def open(self) -> asyncio.Server:
+        """From now on nodes can come."""
         shake = SHAKE if self.outside else None
-        server = await asyncio.start_server(
+        return await asyncio.start_server(
             self._visit, self.host, self.port, ssl=self.outside, limit=HEAD, ssl_handshake_timeout=shake
         )
+
+    async def run(self) -> None:
+        """Until standard input closes."""
+        server = await self.open()
         self._tell("open", always=True)
         async with server:
             renewing = asyncio.create_task(self._renewed())
@@ -165,13 +178,19 @@ class Door:
 
     async def _listen(self) -> None:
         """Lines from whoever started us."""
-        reader = asyncio.StreamReader()
+        reader = asyncio.StreamReader(limit=1 << 20)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         while line := await reader.readline():
-            word, _, who = line.decode("ascii", "replace").strip().partition(" ")
-            if word == "wake" and who:
-                self.waking.wake(digest(who))
+            self.hear(line.decode("ascii", "replace"))
+
+    def hear(self, line: str) -> None:
+        """One line of standard input."""
+        word, _, named = line.partition(" ")
+        if word == "only":
+            self.only = set(named.split())
+        elif word == "wake":
+            self.waking.wake(named.strip())
 
     async def _renewed(self) -> None:
         """A certificate that was renewed is shown to whoever comes next."""
@@ -189,40 +208,61 @@ class Door:
                     self._tell("a new certificate", always=True)
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        who = str((writer.get_extra_info("peername") or ("somebody",))[0])
+        self._here[who] += 1
         inner = Inner(self.inner, self.inside)
         try:
-            if self._open > MOST:
+            if self._here[who] > MOST_OF_ONE or self._here.total() > MOST:
                 raise Refused(503, "too many connections")
-            while await self._pass_one(reader, writer, inner):
-                pass
+            patience = SHAKE
+            while await self._pass_one(reader, writer, inner, patience):
+                patience = IDLE
         except Refused as refused:
-            who = (writer.get_extra_info("peername") or ("somebody",))[0]
             self._tell(f"refused {who}: {refused}")
             await self._reply(writer, refused.status)
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, ssl.SSLError):
             pass  # gone, slow, or the beginning of something that is too long
         finally:
-            self._open -= 1
+            self._here[who] -= 1
+            self._here += Counter()  # without those that are zero
             inner.close()
             writer.close()
             with contextlib.suppress(OSError, TimeoutError, ssl.SSLError):
                 await asyncio.wait_for(writer.wait_closed(), SHAKE)
 
-    async def _pass_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inner: Inner) -> bool:
+    async def _pass_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inner: Inner, patience: float
+    ) -> bool:
         """A request in, a reply back; False: there are no more."""
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), IDLE)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), patience)
         except asyncio.IncompleteReadError:
             return False
         request = read(head)
-        body = await asyncio.wait_for(reader.readexactly(request.length), SLOW * (1 + request.length / (4 << 20)))
-        if request.path == PULL and not await self.waking.wait(request.who, self.hold, reader.at_eof):
-            return False  # whoever asked is gone: a message that was fetched for nobody would be lost
-        if not await inner.send(request.head, body):
-            await self._reply(writer, 503)  # what a node tries again
-            return True
-        return await inner.answer(writer)
+        if not self._may(request):
+            raise Refused(401, "a key that is not registered")
+        if request.length > self._room:
+            raise Refused(503, "too much at a time")
+        self._room -= request.length
+        try:
+            seconds = SLOW * (1 + request.length / (4 << 20))
+            body = await asyncio.wait_for(reader.readexactly(request.length), seconds)
+            if request.path == PULL and not await self.waking.wait(
+                request.who, self.hold, lambda: _left(reader) or not self._may(request)
+            ):
+                return False  # whoever asked is gone, or was turned out: a message fetched for nobody would be lost
+            if not await inner.send(request.head, body):
+                await self._reply(writer, 503)  # what a node tries again
+                return True
+        finally:
+            self._room += request.length
+        more = await inner.answer(writer)
+        if request.path.startswith(PUSH):
+            self._bell.touch(0o600)
+        return more
+
+    def _may(self, request: Request) -> bool:
+        return self.only is None or request.path == HEALTH or request.who in self.only
 
     async def _reply(self, writer: asyncio.StreamWriter, status: int) -> None:
         with contextlib.suppress(OSError, TimeoutError, ssl.SSLError):
@@ -234,6 +274,11 @@ class Door:
         if always or time.monotonic() - self._told > 1.0:
             self._told = self._told if always else time.monotonic()
             print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+
+
+def _left(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side is gone."""
+    return reader.at_eof() or reader.exception() is not None
 
 
 class Inner:

@@ -8,7 +8,7 @@ ends, it is started again: messages that were kept are still there.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +18,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError, require
+from .admission import allowed, check_server, is_here
 from .children import Child, check_free, free_port
 from .place import Place
 
 if TYPE_CHECKING:
-    from .flower import Known, Office, Serving
+    from .office import Office, Registered, Serving
 
-POLL = 0.1  # seconds between two looks for replies, and for who is there
+POLL, RARELY, OFTEN = 0.05, 1.0, 1.0  # seconds between two looks: for replies; where none was brought; for who is there
 WHILE = 1.0  # seconds that looking for replies may take, about
-AT_ONCE = 32 << 20  # bytes that are pushed at once, about
-PATIENCE = 60.0  # seconds for Flower to start
-BEAT, REREAD, LOOK = 10.0, 5.0, 0.2  # seconds: signs of life; who may join; whether all is well
+PATIENCE, SOON = 60.0, 0.5  # seconds for Flower to start; that looking for something may wait for it
+REREAD, LOOK = 5.0, 0.2  # seconds between two looks at who may join, and at whether all is well
+MOMENT = 0.3  # seconds
+UNWELL = 90.0  # seconds after which a superlink that does not answer is ended
 HOLD = 15.0  # seconds that a node's question for messages may wait at the door; it gives up after 30
 LONGEST_PAUSE = 30.0  # seconds between two tries to start something again
 
@@ -77,8 +79,9 @@ class Link:
         require(0 < port < 1 << 16, f"--port must be 1 to 65535, got {port}")
         if insecure:
             require(keys is None and nodes is None, "--insecure means no keys: leave --keys and --nodes away")
-            alone = host == "localhost" or _is_loopback(host)
-            require(alone, f"--insecure is for trying it out on this machine, so --host {host} cannot be: make keys")
+            require(
+                is_here(host), f"--insecure is for trying it out on this machine, so --host {host} cannot be: make keys"
+            )
         else:
             require(
                 keys is not None and nodes is not None,
@@ -97,16 +100,17 @@ class Link:
         self._stack = contextlib.ExitStack()
         self._pending: dict[str, Sent] = {}
         self._names: dict[bytes, tuple[str, str]] = {}  # public key: fingerprint and name
-        self._said: set[str] = set()
-        self._known: list[Known] = []
+        self._said: dict[str, float] = {}
+        self._known: list[Registered] = []
         self._looked = self._fetched = float("-inf")
+        self._bell, self._heard = self._place.folder / "bell", -1
 
     def __enter__(self) -> Link:
         from .flower import check_version
 
         check_version()
-        if not self.insecure:
-            self._check_keys()
+        if self._keys is not None and self._nodes_folder is not None:
+            check_server(self._keys, self._nodes_folder)
         try:
             self._stack.enter_context(self._place)
             check_free(self.host, self.port)
@@ -128,31 +132,38 @@ class Link:
 
     def peers(self) -> list[Peer]:
         """Every node that may join, and whether it is there; Flower notices within a minute that one is gone."""
-        with self._lock:
-            known = self._look()
-            if self.insecure:
-                return [Peer(str(one.number), "", one.online) for one in known]
-            online = {one.key for one in known if one.online}
-            return [Peer(mark, name, key in online) for key, (mark, name) in self._names.items()]
+        with self._turn(SOON) as ours:
+            known = self._look() if ours else self._known
+        if self.insecure:
+            return [Peer(str(one.number), "", one.online) for one in known]
+        online = {one.key for one in known if one.online}
+        return [Peer(mark, name, key in online) for key, (mark, name) in self._names.items()]
 
     def send(self, parcels: Mapping[str, Sequence[bytes]], seconds: float) -> None:
         """To every peer, by its id, its parcel; what was not fetched after so many seconds is thrown away.
 
-        What cannot be sent, since a node has never been there or Flower is being started again, is told to the log.
+        What cannot be sent, since there is no such node or Flower is being started again, is told to the log.
         """
         from .flower import FAILURES, check_size
+        from .office import batches
 
         require(seconds > 0, f"a message needs a time to live above 0 seconds, got {seconds}")
         for parcel in parcels.values():
             check_size(parcel)
-        with self._lock:
-            known = self._numbers()
+        with self._turn(PATIENCE) as ours:
+            known = self._numbers() if ours else {}
+            self._lost([peer for peer in parcels if peer not in known], "no such node" if ours else "Flower is away")
             addressed = {known[peer].number: peer for peer in parcels if peer in known}
-            self._lost([peer for peer in parcels if peer not in known], "no such node is registered")
-            for some in _batches(addressed, parcels):
+            for some in batches(addressed, parcels):
+                batch = {number: parcels[peer] for number, peer in some.items()}
                 try:
-                    taken = self._need_serving().push({number: parcels[peer] for number, peer in some.items()}, seconds)
-                except FAILURES as error:
+                    try:
+                        taken = self._served.push(batch, seconds)
+                    except FAILURES:
+                        time.sleep(MOMENT)  # what was killed just now takes a moment to be gone
+                        self._revive()
+                        taken = self._served.push(batch, seconds)
+                except (*FAILURES, UsageError) as error:
                     self._lost(list(some.values()), type(error).__name__)
                     continue
                 for number, peer in some.items():
@@ -163,20 +174,23 @@ class Link:
                         self._lost([peer], "Flower did not take it")
 
     def fetch(self) -> list[tuple[str, list[bytes]]]:
-        """Replies since the last call, with the id of the peer that really sent each; an empty one is a failure there."""
+        """Replies since the last call, with the id of the peer that really sent each.
+
+        An empty reply is a node's way to say that it could not answer: the log tells why, in a word.
+        """
         from .flower import FAILURES
 
-        with self._lock:
-            now = time.monotonic()
-            if not self._pending or now - self._fetched < POLL:
+        now, out = time.monotonic(), []
+        with self._turn(SOON) as ours:
+            rung = self._rung()
+            if not ours or not self._pending or now - self._fetched < (POLL if rung != self._heard else RARELY):
                 return []
-            self._fetched = now
+            self._fetched, self._heard = now, rung
             try:
-                replies = self._need_serving().pull(self._pending, WHILE)
+                replies = self._served.pull(self._pending, WHILE)
             except FAILURES as error:
                 self._say(f"replies could not be fetched ({type(error).__name__})")
                 return []
-            out = []
             for reply in replies:
                 sent = self._pending.pop(reply.to, None)
                 if sent is None:
@@ -188,53 +202,46 @@ class Link:
                     self._log(f"{self._called(sent.peer)} could not answer: {reply.code}")
                 out.append((sent.peer, [] if reply.code else reply.parcel))
             for message in [message for message, sent in self._pending.items() if sent.until < now]:
-                self._need_serving().forget(message)
+                self._served.forget(message)
                 self._lost([self._pending.pop(message).peer], "no reply in time")
-            return out
+        return out
 
     def close(self) -> None:
         """End all that was started."""
-        from .flower import FAILURES
-
         self._ending.set()
-        if self._watcher is not None and self._watcher is not threading.current_thread():
+        if self._watcher is not None:
             self._watcher.join()
         with self._lock:
             if self._serving is not None:
+                from .flower import FAILURES
+
                 with contextlib.suppress(*FAILURES):
                     self._serving.finish()
-            self._let_go()
+                self._serving.close()
+            if self._office is not None:
+                self._office.close()
             for child in (self._door, self._superlink):
                 if child is not None:
                     child.end()
-            self._door = self._superlink = None
+            self._door = self._superlink = self._office = self._serving = None
             self._stack.close()
+
+    @contextlib.contextmanager
+    def _turn(self, seconds: float) -> Iterator[bool]:
+        """Our turn to speak to Flower, unless it is being started again for longer than that."""
+        ours = self._lock.acquire(timeout=seconds)
+        try:
+            yield ours
+        finally:
+            if ours:
+                self._lock.release()
 
     # -- beginning -------------------------------------------------------------------------------------------
 
-    def _check_keys(self) -> None:
-        import ssl
-
-        from ..private_files import SECRET, file_fault, folder_fault
-
-        assert self._keys is not None and self._nodes_folder is not None
-        fault = folder_fault(self._keys) or file_fault(self._keys / "server.key", SECRET)
-        require(fault is None, str(fault))
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                self._keys / "server.crt", self._keys / "server.key"
-            )
-        except (OSError, ssl.SSLError):
-            raise UsageError(
-                f"{self._keys} holds no certificate with its key: polycentric doctor --keys {self._keys}"
-            ) from None
-        require(self._nodes_folder.is_dir(), f"{self._nodes_folder} is no folder: put NAME.pub of every node into one")
-
     def _start_superlink(self) -> None:
-        """Start Flower, and wait until it answers; a database that it cannot open is put aside."""
+        """Start Flower, and wait until it answers: at another port if it must, and at last with an empty database."""
         database = self._place.folder / "state.db"
-        for _ in range(2):
-            self._let_go()
+        for left in (2, 1, 0):
             self._inner = self._inner or free_port()
             options = ["superlink", *self._place.options, "--port", str(self._inner), "--database", str(database)]
             options += ["--disable-runtime-dependency-installation"]
@@ -242,29 +249,32 @@ class Link:
             self._superlink = Child("superlink", "starter.py", options, self._place.folder)
             if self._waited(self._superlink):
                 return
-            said = self._superlink.said().strip().splitlines()[-1:]
             self._superlink.end()
             self._inner = 0
             if self._ending.is_set():
                 break
-            for left in self._place.folder.glob("state.db*"):
-                left.replace(left.with_name(f"old-{left.name}"))
-            self._log(f"Flower did not start ({' '.join(said)[:200]}): trying with an empty database")
+            if left == 1:
+                self._log("Flower does not start: trying with an empty database, the other is kept as old-state.db")
+                for path in self._place.folder.glob("state.db*"):
+                    path.replace(path.with_name(f"old-{path.name}"))
         raise UsageError(f"Flower does not start: see {self._place.folder / 'superlink.log'}")
 
     def _waited(self, child: Child) -> bool:
         address, end = self._place.address(self._inner), time.monotonic() + PATIENCE
         while child.alive and time.monotonic() < end and not self._ending.wait(0.05):
             if address.healthy():
-                from .flower import Office
+                from .office import Office
 
+                if self._office is not None:
+                    self._office.close()
                 self._office = Office(address)
                 return True
         return False
 
     def _begin(self) -> None:
         """A run of our own; what was sent in the one before is lost."""
-        from .flower import FAILURES, Serving
+        from .flower import FAILURES
+        from .office import Serving
 
         assert self._office is not None
         if self._serving is not None:
@@ -279,13 +289,12 @@ class Link:
             ) from error
 
     def _start_door(self) -> None:
-        import json
-
         settings: dict[str, Any] = {"host": self.host, "port": self.port, "inner": self._inner, "hold": HOLD}
+        settings["bell"] = str(self._bell)
         if self._keys is not None:
             keys = self._keys.absolute()
             settings |= {"certificate": str(keys / "server.crt"), "key": str(keys / "server.key")}
-            settings |= {"authority": str(self._place.authority)}
+            settings |= {"authority": str(self._place.authority), "only": self._may_pass()}
         self._door = Child("door", "door.py", [json.dumps(settings)], self._place.folder)
         end = time.monotonic() + PATIENCE
         while " open" not in (said := self._door.said()):
@@ -302,95 +311,87 @@ class Link:
 
     def _watch(self) -> None:
         """Keep everything going."""
-        beat = reread = time.monotonic()
+        from .flower import BEAT
+
+        well = beat = reread = time.monotonic()
         pause = 0.0
         while not self._ending.wait(max(LOOK, pause)):
             try:
-                self._revive()
+                self._revive(time.monotonic() - well)
                 if time.monotonic() - reread > REREAD:
                     reread = time.monotonic()
                     self._reread()
                 if time.monotonic() - beat > BEAT:
                     beat = time.monotonic()
                     self._beat()
-                pause = 0.0
+                well, pause = time.monotonic(), 0.0
             except Exception as error:  # whatever it is, the user's process goes on, and this is tried again
                 pause = min(LONGEST_PAUSE, max(1.0, 2 * pause))
-                self._say(f"the connection to nodes is disturbed ({type(error).__name__}: {error})")
+                self._say(f"Flower is disturbed ({type(error).__name__}: {error})")
 
-    def _revive(self) -> None:
-        """Start again what has ended."""
+    def _revive(self, unwell: float = 0.0) -> None:
+        """Start again what has ended, or has not answered for long."""
         with self._lock:
-            if self._superlink is not None and not self._superlink.alive:
+            assert self._superlink is not None and self._door is not None
+            if unwell > UNWELL:
+                self._superlink.end()
+            if not self._superlink.alive:
                 self._log("Flower's superlink has ended: starting it again")
+                self._superlink.end()
+                before = self._inner
                 self._start_superlink()
                 self._reread()
                 self._beat()
-            if self._door is not None and not self._door.alive and not self._ending.is_set():
+                if self._inner != before:
+                    self._door.end()  # it knows the other port
+            if not self._door.alive:
                 self._log("the door has ended: opening it again")
+                self._door.end()
                 self._start_door()
 
     def _beat(self) -> None:
         """Say that we are alive; if the run is not ours any more, begin another."""
-        from .flower import FAILURES
-
         with self._lock:
-            try:
-                if self._serving is not None and self._serving.beat():
-                    return
-            except FAILURES as error:
-                self._say(f"the run has ended ({type(error).__name__})")
-            self._log("Flower has ended the run: beginning another")
-            self._begin()
+            if not self._served.beat():
+                self._log("Flower has ended the run: beginning another")
+                self._begin()
 
     def _reread(self) -> None:
         """Let in whose key is in the folder, and turn out whose is not."""
         from .flower import FAILURES
 
-        if self._nodes_folder is None or self._office is None:
+        if self._nodes_folder is None:
             return
-        names = self._allowed(self._nodes_folder)
+        names = allowed(self._nodes_folder, self._say)
         with self._lock:
+            assert self._office is not None
             self._names = names
-            known = {one.key: one for one in self._office.nodes()}
-            for key in names.keys() - known.keys():
+            for key in names.keys() - {one.key for one in self._office.nodes()}:
                 try:
                     self._office.register(key)
                 except FAILURES:
                     self._say(f"{names[key][1]}.pub could not be registered: see superlink.log")
-            for key in known.keys() - names.keys():
-                self._office.unregister(known[key].number)
-                self._log("a node whose key is not in the folder any more was turned out")
             self._looked = float("-inf")
+            if self._door is not None and not self._door.tell(f"only {self._may_pass()}"):
+                self._say("the door does not listen")
 
-    def _allowed(self, folder: Path) -> dict[bytes, tuple[str, str]]:
-        """The public keys in a folder, with fingerprint and name."""
-        from ..key_files import MOST_FILES, NODE_PUBLIC, ec, seen
-        from .flower import key_bytes
+    def _may_pass(self) -> str:
+        """Digests of the nodes that the door lets through.
 
-        found: dict[bytes, tuple[str, str]] = {}
-        for path in sorted(folder.glob("*.pub"))[:MOST_FILES]:
-            try:
-                file = seen(path)
-            except UsageError as error:
-                self._say(str(error))
-                continue
-            if file.kind != NODE_PUBLIC or not isinstance(file.public, ec.EllipticCurvePublicKey):
-                self._say(f"{path} is no public key of a node: make one by `polycentric keys node`")
-                continue
-            key = key_bytes(file.public)
-            if key in found:
-                self._say(f"{path} is the key of {found[key][1]}.pub once more: it is left out")
-                continue
-            found[key] = (file.fingerprint, path.stem)
-        return found
+        A node whose key was taken away is turned out there. Flower still knows it, since it would never let a key in
+        again that was once turned out; but nothing that it says reaches Flower, and nothing is sent to it.
+        """
+        from .door import digest
+        from .office import header_of
 
-    def _look(self) -> list[Known]:
+        return " ".join(sorted(digest(header_of(key).encode()) for key in self._names))
+
+    def _look(self) -> list[Registered]:
         """Who is registered, and there; asked now and then."""
         from .flower import FAILURES
 
         now = time.monotonic()
-        if self._office is not None and now - self._looked >= POLL:
+        if self._office is not None and now - self._looked >= OFTEN:
             self._looked = now
             try:
                 self._known = self._office.nodes()
@@ -398,25 +399,29 @@ class Link:
                 self._say(f"nodes could not be listed ({type(error).__name__})")
         return self._known
 
-    def _numbers(self) -> dict[str, Known]:
+    def _numbers(self) -> dict[str, Registered]:
         """Nodes by the peers' ids."""
         if self.insecure:
             return {str(one.number): one for one in self._look()}
         return {self._names[one.key][0]: one for one in self._look() if one.key in self._names}
 
-    def _wake(self, node: Known) -> None:
-        if self._door is not None:
-            self._door.tell(f"wake {node.header}")
+    def _rung(self) -> int:
+        """When a node last brought something, as the door says."""
+        with contextlib.suppress(OSError):
+            return self._bell.stat().st_mtime_ns
+        return 0
 
-    def _need_serving(self) -> Serving:
+    def _wake(self, node: Registered) -> None:
+        from .door import digest
+
+        if self._door is not None:
+            self._door.tell(f"wake {digest(node.header.encode())}")
+
+    @property
+    def _served(self) -> Serving:
         if self._serving is None:
             raise ValueError("there is no run")
         return self._serving
-
-    def _let_go(self) -> None:
-        for client in (self._office, self._serving if self._ending.is_set() else None):
-            if client is not None:
-                client.close()
 
     def _lost(self, peers: Sequence[str], why: str) -> None:
         for peer in peers:
@@ -427,28 +432,8 @@ class Link:
 
     def _say(self, line: str) -> None:
         """What may happen every few seconds is said once a minute."""
-        mark = f"{int(time.monotonic()) // 60} {line}"
-        if mark not in self._said:
-            self._said = {*list(self._said)[-20:], mark}
+        now = time.monotonic()
+        self._said = {said: when for said, when in self._said.items() if now - when < 60.0}
+        if line not in self._said:
+            self._said[line] = now
             self._log(line)
-
-
-def _batches(addressed: Mapping[int, str], parcels: Mapping[str, Sequence[bytes]]) -> Iterator[dict[int, str]]:
-    """Nodes whose parcels are pushed at once: few at a time where they are large, so that the first need not wait."""
-    some: dict[int, str] = {}
-    size = 0
-    for number, peer in addressed.items():
-        some[number] = peer
-        size += sum(map(len, parcels[peer]))
-        if size > AT_ONCE or len(some) >= 64:
-            yield some
-            some, size = {}, 0
-    if some:
-        yield some
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -17,15 +17,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError, require
+from .admission import check_node
 from .children import Child, free_port
 from .place import Place, endpoint
 
 if TYPE_CHECKING:
     from .flower import Address
 
-QUICK, SLOW, LATELY = 0.05, 0.25, 20.0  # seconds between two looks for a message: shortly after one, and otherwise
+LOOK, RARELY = 0.05, 2.0  # seconds between two looks at the supernode's log; for a message whatever it says
+LATELY = 1.0  # seconds after a line of the log in which a message may come
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the supernode is started again
+HINT = 15.0  # seconds after which it is said that there is no connection
 WELL = 60.0  # seconds after which a supernode that ended had been well
+REASONS = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not for this name, not valid now, or not from the authority of "
+    "ca.crt: compare the fingerprints",
+    "Failed to activate": "it thinks that this node is there already; it notices within a minute that it is not",
+    "terminated gracefully": "it does not let this node in: give NAME.pub to its owner, and see that both clocks are "
+    "right",
+}
 _NUMBER = re.compile(r"SuperNode ID: (\d{1,20})")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -75,11 +85,10 @@ class Member:
         from .flower import check_version
 
         check_version()
-        if not self.insecure:
-            self._check_keys()
+        if self._ca is not None and self._key is not None:
+            check_node(self._ca, self._key)
         pause = SHORTEST_PAUSE
         with self._place:
-            self._sign_off()
             while not stop.is_set():
                 began = time.monotonic()
                 self._take_part(stop)
@@ -91,18 +100,9 @@ class Member:
                 pause = min(2 * pause, LONGEST_PAUSE)
         self._worker.end()
 
-    def _check_keys(self) -> None:
-        from ..key_files import AUTHORITY, private_key, seen
-        from ..private_files import SECRET, file_fault
-
-        assert self._ca is not None and self._key is not None
-        fault = file_fault(self._key, SECRET)
-        require(fault is None, str(fault))
-        private_key(self._key)
-        require(seen(self._ca).kind == AUTHORITY, f"{self._ca} is no certificate of an authority: ask for ca.crt")
-
     def _take_part(self, stop: threading.Event) -> None:
         """Start a supernode, and answer what it brings until it ends, or we shall."""
+        self._sign_off()
         port = free_port()
         options = ["supernode", "--superlink", self.server, *self._place.options, "--port", str(port)]
         if self.insecure:
@@ -115,38 +115,50 @@ class Member:
         try:
             self._answer_all(self._place.address(port), child, stop)
         finally:
-            died = not child.alive
+            alone = not child.alive
             child.end()
-            if died:
-                self._log(f"Flower's supernode has ended: {_last(child.said())}")
-            self._sign_off()
+            if alone:
+                self._log(f"no connection to {self.server}: {_why(child.said())}")
+            else:
+                self._number.unlink(missing_ok=True)  # a supernode that we end signs off itself
 
     def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> None:
-        from .flower import FAILURES, Claims
+        from .answering import claims_of_messages
+        from .flower import FAILURES
 
-        claims, lately, known = Claims(address), float("-inf"), False
+        claims, known, hint = claims_of_messages(address), False, time.monotonic() + HINT
+        size, lately, looked = -1, 0.0, 0.0
         try:
             while not stop.is_set() and child.alive:
                 if not known and (found := _NUMBER.search(child.said())):
                     known = True
                     self._number.write_text(found[1])
                     self._log(f"connected to {self.server}")
+                if not known and time.monotonic() > hint:
+                    hint = float("inf")
+                    self._log(f"no connection to {self.server} yet; it is tried on and on: is the server there?")
+                now = time.monotonic()
+                if child.written != size:  # a supernode says what it receives: to ask it all the time would be busy
+                    size, lately = child.written, now
+                if now - lately > LATELY and now - looked < RARELY:
+                    stop.wait(LOOK)
+                    continue
+                looked = now
                 try:
                     task = claims.next()
                 except FAILURES:  # it starts, or ends
-                    stop.wait(SLOW)
-                    continue
+                    task = None
                 if task is not None:
                     self._answer(address, task[0], stop)
-                    lately = time.monotonic()
                 else:
-                    stop.wait(QUICK if time.monotonic() - lately < LATELY else SLOW)
+                    stop.wait(LOOK)
         finally:
             claims.close()
 
     def _answer(self, address: Address, token: str, stop: threading.Event) -> None:
         """One message, and whatever happens a reply to it."""
-        from .flower import FAILURES, Answering, check_size
+        from .answering import Answering
+        from .flower import FAILURES, check_size
 
         task = Answering(address, token)
         try:
@@ -172,19 +184,16 @@ class Member:
         return self._place.folder / "number"
 
     def _sign_off(self) -> None:
-        """Say that we are gone, where a supernode could not say so itself; otherwise it is not let in for a minute."""
-        from .flower import FAILURES, sign_off
-
-        try:
-            number = int(self._number.read_text())
-            self._number.unlink()
-        except (OSError, ValueError):
+        """Say that we are gone, where a supernode could not: otherwise we are not let in for a minute."""
+        if self._ca is None or self._key is None or not self._number.exists():
             return
-        if self._ca is not None and self._key is not None:
-            from ..key_files import private_key
+        from ..key_files import private_key
+        from .answering import sign_off
+        from .flower import FAILURES
 
-            with contextlib.suppress(*FAILURES):
-                sign_off(self.server, str(self._ca), private_key(self._key), number)
+        with contextlib.suppress(*FAILURES):
+            sign_off(self.server, str(self._ca), private_key(self._key), int(self._number.read_text()))
+            self._number.unlink()
 
 
 class _Worker:
@@ -239,7 +248,10 @@ class _Worker:
         self._asked.put(None)
 
 
-def _last(said: str) -> str:
-    """The last line of a log, in few letters."""
+def _why(said: str) -> str:
+    """What a supernode ended of, in plain words where they are known."""
+    for mark, words in REASONS.items():
+        if mark in said:
+            return words
     lines = [line.strip() for line in _COLOR.sub("", said).splitlines() if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:300]
+    return f"Flower's supernode has ended: {lines[-1][:200] if lines else 'it said nothing'}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..data import Federation
 from ..runs.loop import Run
-from .letters import FACTS, Spoiled, digest, unpacked
+from .letters import FACTS, Reply, Spoiled, digest, unpacked
 from .node import Keeper, Node, begins_of, refusal
 from .relay import SealedNode, check_relayed, sealed_begins
 from .roster import Hello, about
@@ -29,7 +29,7 @@ MOST = 4 + FACTS + (1 << 12)  # bytes of a letter without numbers
 
 
 @dataclass(eq=False)
-class Client:
+class Participant:
     """Answers parcels.
 
     Arguments:
@@ -90,13 +90,16 @@ class Client:
         return SealedNode(run, terms.client, Keeper(begins, folder), *same, seal=self.seal, names=names)
 
     def _reply(self, node: Node, letter: bytes) -> bytes:
-        """A letter that came twice is not learned twice; the reply would be the same."""
+        """A letter that came twice is not learned twice: the reply would be the same. What failed is tried again."""
         name = digest(letter)
-        if name not in self._replied:
+        if name in self._replied:
+            return self._replied[name]
+        reply = node.answer(letter)
+        if Reply.told(reply).code == "ok":  # a disk that was full may not be any more
             while len(self._replied) >= REPLIES:
                 self._replied.pop(next(iter(self._replied)))
-            self._replied[name] = node.answer(letter)
-        return self._replied[name]
+            self._replied[name] = reply
+        return reply
 
     def _at(self, data: bytes) -> Node:
         name = digest(data)

@@ -6,8 +6,10 @@ folder (`exchanges.jsonl`), written before the round counts, so a center that wa
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +23,13 @@ from ..runs.loop import Callback, Run
 from ..runs.record import last_used
 from ..runs.settings import Settings
 from ..runs.start import Given, attach_folder, prepared, resumed
-from .center import Nodes
-from .letters import packed
+from .center import BOUND, Nodes
+from .letters import LastUsed, packed
 from .post import Carrier, Mail, Roster
 from .relay import Relay, check_relayed
 from .roster import Present, distances, federation_of
+from .secret import secret_of
+from .store import Store
 from .terms import SAFE, Terms, deployable
 
 NODES_OWN = {
@@ -39,11 +43,19 @@ NODES_OWN = {
     "workers",
     "checkpoint_every",
 }
-NODES_OWN |= {"evaluate_every", "patience", "monitor", "target", "record", "state"}  # and what is the center's alone
+NODES_OWN |= {
+    "evaluate_every",
+    "patience",
+    "monitor",
+    "target",
+    "record",
+    "sketch",
+    "state",
+}  # and what is the center's alone
 
 
 @dataclass(frozen=True)
-class Serving:
+class Waiting:
     """How a center waits.
 
     Arguments:
@@ -59,7 +71,7 @@ class Serving:
     wait: float = 3600.0
     deadline: float = 600.0
     least: int = 1
-    bound: float = float("inf")
+    bound: float = BOUND
     sealed: bool = False
 
     def __post_init__(self) -> None:
@@ -67,10 +79,10 @@ class Serving:
         require(self.deadline > 0, f"--deadline must be above 0 seconds, got {self.deadline}; try 600")
         require(self.least >= 1, f"--least must be at least 1, got {self.least}")
         require(
-            not self.sealed or self.bound == float("inf"),
+            not self.sealed or self.bound == BOUND,
             f"--bound {self.bound:g} looks at what clients send, and --sealed hides it: leave one of them out",
         )
-        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for none")
+        require(self.bound > 0, f"--bound must be above 0, got {self.bound}; leave it out for {BOUND:g}")
         require(
             self.least <= self.nodes,
             f"--least {self.least} replies are more than --min-nodes {self.nodes}: the run might never go on",
@@ -104,13 +116,15 @@ def serve(
     settings: Settings,
     carrier: Carrier,
     folder: Path,
-    how: Serving,
+    how: Waiting,
     *,
     names: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
     told: Callable[[Roster], None] = lambda roster: None,
     log: Callable[[str], None] = lambda line: None,
     trust: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
 ) -> Run:
     """Run a method with the nodes of a carrier, or go on with the run in the folder.
 
@@ -125,14 +139,18 @@ def serve(
         told: shown who is there, while nodes are waited for.
         log: told what happens.
         trust: go on with a run whose folder names code.
+        clock, rest: for tests, which have a time of their own.
     """
     settings = deployable(settings)
+    require(
+        not (how.sealed and settings.sketch), "sketch looks at what clients send, and --sealed hides it: leave one out"
+    )
     require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
-    roster = Roster(carrier, log)
-    begun = (folder / "config.json").exists()
+    roster, secret = Roster(carrier, log, clock, rest), _secret(folder)
+    begun = Folder(folder).begun  # one that was killed before it had written that begins anew
     there = Folder.open(folder) if begun else Folder.new(folder)
     known = _begun(there, settings, how.sealed, trust) if begun else None
-    if begun and there.finished:
+    if begun and there.finished and not there.damaged():  # one that was killed amid its last files writes them again
         raise UsageError(f"{folder} is finished: choose another --out for a new run")
     wanted = set(known.clients) if known else set(names)
     roster.wait(lambda r: len(r.present.keys() & wanted if wanted else r.present) >= how.nodes, how.wait, told)
@@ -141,7 +159,8 @@ def serve(
     _say_distances(present, log)
     given = Given(
         federation=federation,
-        nodes=lambda made: _nodes(made, folder, settings, roster, how, log),
+        nodes=lambda made: _nodes(made, folder, settings, roster, how, secret, log),
+        secret=secret,
         sealed=how.sealed or None,
     )
     log(f"{len([p for p in present.values() if p])} of {len(present)} clients are here: {', '.join(present)}")
@@ -155,22 +174,26 @@ def serve(
     assert isinstance(made.remote, Nodes)
     for client, name in enumerate(federation.clients):
         if name in roster.present:
-            made.remote.sizes[client] = roster.present[name].facts.sizes.train
-    made.callbacks += (Watch(folder, federation.clients, log), *callbacks)
+            made.remote.meet(client, **roster.present[name].facts.sizes.model_dump())
+    last = last_used(folder, made.state.round).items()  # before anything is written
+    used = {client: LastUsed(round=r, turn=t, letter=letter) for client, (r, t, letter) in last}
+    made.callbacks += (Watch(used, federation.clients, roster, log), *callbacks)
     return made.go()
 
 
 class Watch(Callback):
-    """Puts a center where its record left it, and tells who was left out and why."""
+    """Puts a center where its record left it, and tells who was left out and why; nodes.json says it to a page."""
 
-    def __init__(self, folder: Path, names: Sequence[str], log: Callable[[str], None]) -> None:
-        self.folder, self.names, self.log, self.began = folder, names, log, time.monotonic()
+    def __init__(
+        self, used: dict[int, LastUsed], names: Sequence[str], roster: Roster, log: Callable[[str], None]
+    ) -> None:
+        self.used, self.names, self.roster, self.log = used, names, roster, log
+        self.counts: dict[int, Counter[str]] = {k: Counter() for k in range(len(names))}
 
     def on_start(self, run: Run) -> None:
         """Which replies were used before, and from now on ask ahead."""
         assert isinstance(run.remote, Nodes)
-        run.remote.used = last_used(self.folder, run.state.round)
-        run.remote.ahead = True
+        run.remote.used, run.remote.ahead = dict(self.used), True
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
         """Who was left out in the round."""
@@ -178,29 +201,66 @@ class Watch(Callback):
         out = [f"{self.names[note.client]} ({note.what})" for note in run.remote.notes if note.what != "used"]
         if out:
             self.log(f"round {run.state.round - 1}: left out: {', '.join(out)}")
+        for note in run.remote.notes:
+            self.counts[note.client][note.what] += 1
         run.remote.notes.clear()
+        if run.folder is not None:
+            nodes = [self._node(run.remote, client, name) for client, name in enumerate(self.names)]
+            run.folder.write_json("nodes.json", {"round": run.state.round, "nodes": nodes})
+
+    def _node(self, remote: Nodes, client: int, name: str) -> dict[str, Any]:
+        """Of this process's time: whether it is there, when it answered last, and what became of its replies."""
+        last = remote.used.get(client)
+        here = {"name": name, "online": name in self.roster.online, "last": None if last is None else last.round}
+        return here | {"counts": dict(self.counts[client])}
+
+    def on_end(self, run: Run) -> None:
+        """What came of the last exchanges is not needed any more."""
+        assert isinstance(run.remote, Nodes)
+        if run.remote.store is not None and not run.remote.blind:
+            run.remote.store.forget(recent=0)
 
 
 def _nodes(
-    made: Run, folder: Path, settings: Settings, roster: Roster, how: Serving, log: Callable[[str], None]
+    made: Run,
+    folder: Path,
+    settings: Settings,
+    roster: Roster,
+    how: Waiting,
+    secret: bytes,
+    log: Callable[[str], None],
 ) -> Nodes:
     name = folder.name
     terms, clients = terms_of(made, name, settings, how.sealed), made.federation.clients
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
+    waits |= {"clock": roster.clock, "rest": roster.rest}
+    if any(exchange.private for exchange in made.method.exchanges):  # who takes part, and the noise, are nobody else's
+        drawn = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
+        waits |= {"store": Store(folder / "came"), "draws": drawn}
     if how.sealed:
         check_relayed(made.method)
-        nodes: Nodes = Relay.of(made, name, mail, **waits, folder=folder / "relay")
+        nodes: Nodes = Relay.of(made, name, mail, **waits | {"store": Store(folder / "relay")})
     else:
         nodes = Nodes.of(made, name, mail, **waits, bound=how.bound)
     nodes.ahead = False  # until it is known where the run stands
+    require(
+        settings.patience is None or not nodes.begins,
+        f"patience={settings.patience} goes back to the best round in the end, and nodes do not have what they kept "
+        f"then any more: leave it out, or use a method without parts of the clients' own, not {settings.method}",
+    )
 
     def joined(client: int, node: Present) -> None:
-        nodes.sizes[client] = node.facts.sizes.train
-        nodes.missed.pop(client, None)
+        nodes.meet(client, **node.facts.sizes.model_dump())
 
     mail.joined = joined
     return nodes
+
+
+def _secret(folder: Path) -> bytes:
+    """What draws the center's noise: beside the run's folder, which may be shown to others."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return secret_of(folder.parent / f"{folder.name}.secret")
 
 
 def _begun(folder: Folder, settings: Settings, sealed: bool, trust: bool) -> Federation:

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from polycentric import load, open as open_run, run as simulate
-from polycentric.deploy.client import Client
 from polycentric.deploy.joining import one_of
 from polycentric.deploy.letters import Reply, packed
-from polycentric.deploy.serving import Serving, serve
+from polycentric.deploy.participant import Participant
+from polycentric.deploy.serve import Waiting, serve
 from polycentric.deploy.terms import Limits, Terms
 from polycentric.errors import UsageError
+from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Callback, Run
 from polycentric.runs.record import read_record, verify
 from polycentric.runs.settings import Settings
@@ -36,7 +37,7 @@ class Peer:
 class Hand:
     """A carrier that hands parcels over in this process."""
 
-    clients: dict[str, Client]
+    clients: dict[str, Participant]
     keys: bool = True
     online: set[str] = field(default_factory=set)
     replies: list[tuple[str, list[bytes]]] = field(default_factory=list)
@@ -67,7 +68,7 @@ def federation() -> Any:
 def hand(folder: Path, **how: Any) -> Hand:
     """Four nodes that keep things in folders of their own."""
     data = federation()
-    return Hand({f"ward-{k}": Client(one_of(data, k), folder / str(k), name=f"ward-{k}") for k in range(4)}, **how)
+    return Hand({f"ward-{k}": Participant(one_of(data, k), folder / str(k), name=f"ward-{k}") for k in range(4)}, **how)
 
 
 def settings(method: str, **how: Any) -> Settings:
@@ -94,7 +95,7 @@ class Kill(Callback):
 @pytest.mark.parametrize("method", ["fedavg", "fesem", "lg-fedavg"])
 def test_a_served_run_is_the_simulated_one_also_after_it_was_killed(method: str, tmp_path: Path) -> None:
     plain = simulated(method, tmp_path / "plain")
-    carrier, out, how = hand(tmp_path / "nodes"), tmp_path / "served", Serving(4)
+    carrier, out, how = hand(tmp_path / "nodes"), tmp_path / "served", Waiting(4)
     with pytest.raises(Killed):
         serve(settings(method), carrier, out, how, callbacks=[Kill(2)])
     (out / "lock").unlink(missing_ok=True)  # as the process that held it is gone
@@ -104,6 +105,10 @@ def test_a_served_run_is_the_simulated_one_also_after_it_was_killed(method: str,
         assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
     found = verify(out, tmp_path / "plain")
     assert found.difference is None and found.rounds == 4 and found.compared >= 4 * 5
+    record = tmp_path / "plain" / "exchanges.jsonl"
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
+    short = verify(out, tmp_path / "plain")
+    assert short.difference is not None and short.difference.round == 3  # what is not there is not equal
     assert [row["micro_accuracy"] for row in ended.history] == [row["micro_accuracy"] for row in plain.history]
     assert ended.scores["personalised"].accuracy.tolist() == plain.scores["personalised"].accuracy.tolist()
     with pytest.raises(UsageError, match="is finished"):
@@ -113,12 +118,12 @@ def test_a_served_run_is_the_simulated_one_also_after_it_was_killed(method: str,
 def test_scores_and_the_next_training_travel_together(tmp_path: Path) -> None:
     """A greeting, then a parcel for each round, one for the last scores and one for fine-tuned ones."""
     carrier = hand(tmp_path / "nodes")
-    serve(settings("fedavg", evaluate_every=1), carrier, tmp_path / "served", Serving(4))
+    serve(settings("fedavg", evaluate_every=1), carrier, tmp_path / "served", Waiting(4))
     assert carrier.parcels == 4 * (1 + 4 + 1 + 1)
 
 
 def test_a_finished_run_is_a_run_like_any_other(tmp_path: Path) -> None:
-    serve(settings("fedavg"), hand(tmp_path / "nodes"), tmp_path / "served", Serving(4))
+    serve(settings("fedavg"), hand(tmp_path / "nodes"), tmp_path / "served", Waiting(4))
     opened = open_run(tmp_path / "served", examples=False)
     answers = opened.predict(federation().test.x[:5].numpy())
     assert len(answers.answers if hasattr(answers, "answers") else answers.labels) == 5
@@ -140,7 +145,7 @@ def test_who_comes_late_takes_part_from_then_on_and_a_stranger_does_not(tmp_path
                 run.remote.post.roster._looked = -1e9  # a second later
 
     how: dict[str, Any] = {"names": names, "callbacks": [Late()], "log": said.append}
-    serve(settings("fedavg", rounds=6), carrier, tmp_path / "served", Serving(3), **how)
+    serve(settings("fedavg", rounds=6), carrier, tmp_path / "served", Waiting(3), **how)
     lines = [line for line in read_record(tmp_path / "served" / "exchanges.jsonl") if "sent" in line]
     assert [set(line["sent"]) for line in lines[:2]] == [{"0", "1", "2"}] * 2
     assert set(lines[-1]["sent"]) == {"0", "1", "2", "3"}
@@ -148,16 +153,27 @@ def test_who_comes_late_takes_part_from_then_on_and_a_stranger_does_not(tmp_path
 
 
 def test_nodes_without_keys_say_their_own_names(tmp_path: Path) -> None:
-    ended = serve(settings("fedavg", rounds=1), hand(tmp_path / "n", keys=False), tmp_path / "served", Serving(4))
+    ended = serve(settings("fedavg", rounds=1), hand(tmp_path / "n", keys=False), tmp_path / "served", Waiting(4))
     assert ended.federation.clients == ("ward-0", "ward-1", "ward-2", "ward-3")
 
 
 def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        serve(settings("fedavg"), hand(tmp_path / "n"), tmp_path / "served", Serving(4), callbacks=[Kill(1)])
+        serve(settings("fedavg"), hand(tmp_path / "n"), tmp_path / "served", Waiting(4), callbacks=[Kill(1)])
     (tmp_path / "served" / "lock").unlink(missing_ok=True)
     with pytest.raises(UsageError, match=r"other settings \(seed\)"):
-        serve(settings("fedavg", seed=4), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
+        serve(settings("fedavg", seed=4), hand(tmp_path / "n"), tmp_path / "served", Waiting(4))
+
+
+def test_a_run_whose_record_has_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        serve(settings("lg-fedavg"), hand(tmp_path / "n"), tmp_path / "served", Waiting(4), callbacks=[Kill(1)])
+    path = tmp_path / "served" / "exchanges.jsonl"
+    lines = path.read_text()
+    path.write_text(lines[:-9])
+    with pytest.raises(UsageError, match="was changed or has lost lines"):
+        serve(settings("lg-fedavg"), hand(tmp_path / "n"), tmp_path / "served", Waiting(4))
+    assert path.read_text() == lines[:-9]  # nothing was written
 
 
 @pytest.mark.parametrize("name", ["partition", "attack", "standardise", "alone", "held_out", "clock", "valid"])
@@ -165,7 +181,34 @@ def test_what_only_a_simulation_can_do_is_refused(name: str, tmp_path: Path) -> 
     values = {"partition": "iid", "attack": "sign-flip(share=0.2)", "standardise": "train", "alone": True}
     values |= {"held_out": 0.2, "clock": "normalised(t_c=10)", "valid": 0.1}
     with pytest.raises(UsageError, match=f"{name}=.* is for simulations"):
-        serve(settings("fedavg", **{name: values[name]}), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
+        serve(settings("fedavg", **{name: values[name]}), hand(tmp_path / "n"), tmp_path / "served", Waiting(4))
+
+
+def test_a_run_that_was_killed_before_its_first_or_amid_its_last_files_goes_on(tmp_path: Path) -> None:
+    """Before it had begun it begins anew; with a summary and no digests it writes its last files again."""
+    out, asked = tmp_path / "served", settings("fedavg", rounds=1)
+    ended = serve(asked, hand(tmp_path / "n"), out, Waiting(4))
+    whole = (out / "clients.csv").read_bytes()
+    (out / "digests.json").unlink()
+    again = serve(asked, hand(tmp_path / "n"), out, Waiting(4))
+    assert torch.equal(again.state.centers["model"], ended.state.centers["model"])
+    assert (out / "clients.csv").read_bytes() == whole and not Folder.open(out).damaged()
+    for left in out.iterdir():
+        if left.name not in ("config.json", "outline.json", "checkpoints", "log.txt"):
+            left.unlink()
+    for left in (out / "checkpoints").iterdir():
+        left.unlink()
+    anew = serve(asked, hand(tmp_path / "n"), out, Waiting(4))
+    assert torch.equal(anew.state.centers["model"], ended.state.centers["model"])
+
+
+def test_patience_is_refused_where_clients_keep_parts_of_their_own(tmp_path: Path) -> None:
+    """Nodes have only the newest of them, so the best round could not be scored as it was."""
+    data = load(*DATA, clients=4, seed=3, valid=0.2)
+    carrier = Hand({f"ward-{k}": Participant(one_of(data, k), name=f"ward-{k}") for k in range(4)})
+    with pytest.raises(UsageError, match="patience=2 goes back to the best round"):
+        serve(settings("lg-fedavg", patience=2), carrier, tmp_path / "served", Waiting(4))
+    assert not (tmp_path / "served" / "config.json").exists()
 
 
 LIMITS = {
@@ -183,7 +226,7 @@ def test_a_node_refuses_what_it_has_not_agreed_to(what: str, tmp_path: Path) -> 
     limits, reason = LIMITS[what]
     node = carrier.clients["ward-1"]
     node.limits, node.log = limits, at_home.append
-    serve(settings("fedavg"), carrier, tmp_path / "served", Serving(4), log=said.append)
+    serve(settings("fedavg"), carrier, tmp_path / "served", Waiting(4), log=said.append)
     lines = [line for line in read_record(tmp_path / "served" / "exchanges.jsonl") if "sent" in line]
     assert all(set(line["sent"]) == {"0", "2", "3"} and line["left_out"] == [1] for line in lines)
     assert any(reason in line for line in at_home) and not any(reason in line for line in said)
@@ -194,7 +237,7 @@ def test_code_that_terms_name_is_not_run_without_consent(tmp_path: Path) -> None
     carrier = hand(tmp_path / "n")
     for node in carrier.clients.values():
         node.limits = Limits(trust=node.name != "ward-2")
-    serve(settings("fedavg", model="support:small", rounds=1), carrier, tmp_path / "served", Serving(4))
+    serve(settings("fedavg", model="support:small", rounds=1), carrier, tmp_path / "served", Waiting(4))
     (line,) = [line for line in read_record(tmp_path / "served" / "exchanges.jsonl") if "sent" in line]
     assert line["left_out"] == [2]
 
@@ -205,10 +248,23 @@ def test_terms_make_a_node_read_no_file(tmp_path: Path) -> None:
     table.write_text("1,1,0,0\n0,1,1,1\n")
     how: dict[str, Any] = {"set": {"lr": 0.1, "cells": f"table({table})"}}
     with pytest.raises(UsageError, match=r"cells.csv is a file of this machine"):
-        serve(settings("fedmes", **how), hand(tmp_path / "n"), tmp_path / "served", Serving(4))
+        serve(settings("fedmes", **how), hand(tmp_path / "n"), tmp_path / "served", Waiting(4))
     said: list[str] = []
-    node = Client(one_of(federation(), 0), log=said.append)
+    node = Participant(one_of(federation(), 0), log=said.append)
     words = settings("fedmes", **how).model_dump(mode="json", exclude_defaults=True)
     terms = Terms(run="r", client=0, clients=4, able=4, largest=10, classes=[str(k) for k in range(10)], settings=words)
     assert Reply.read(node.answer([packed(terms, {}), b"a letter"])[0], 1 << 20).facts.code == "refused"
     assert "words of somebody else" in said[0]
+
+
+def test_a_page_says_who_is_there_and_what_became_of_replies(tmp_path: Path) -> None:
+    from polycentric.report.page import looked_at, page_of
+
+    carrier = hand(tmp_path / "n")
+    carrier.clients["ward-1"].limits = Limits(rounds=1)  # refuses
+    serve(settings("fedavg", rounds=2), carrier, tmp_path / "served", Waiting(4))
+    found = page_of(looked_at([tmp_path / "served"]))
+    (panel,) = [each for each in found["panels"] if each["key"] == "nodes"]
+    lines = panel["parts"][0]["parts"]["0"]["lines"]
+    assert [line[:4] for line in lines[:2]] == [("ward-0", "yes", "1", "2"), ("ward-1", "yes", "-", "0")]
+    assert lines[1][5] == "2" and lines[0][5] == "0"
