@@ -75,7 +75,7 @@ def test_what_is_imported_is_asked_for(bill: ModuleType) -> None:
     modules = {"scikit-learn": "sklearn", "pillow": "PIL", "dp-accounting": "dp_accounting"}
     asked = {modules.get(one.name, one.name) for one in bill.needed()}
     optional = {"tensorboard", "mlflow", "wandb", "onnx", "onnxscript", "onnxruntime", "pyarrow", "pandas", "triton"}
-    optional |= {"cryptography", "flwr", "httpx"}
+    optional |= {"cryptography", "flwr", "httpx", "starlette", "uvicorn"}
     import sys
 
     names = {

@@ -24,7 +24,7 @@ TAIL = 1 << 16  # bytes at the end of metrics.jsonl that are looked at for its l
 
 
 @dataclass(frozen=True)
-class Row:
+class Listed:
     """A run in the list."""
 
     id: str  # a short digest of its place: what a browser asks for
@@ -49,7 +49,7 @@ class RunList:
     """The runs below a folder."""
 
     root: Path
-    _rows: dict[Path, tuple[tuple[float, ...], Row]] = field(default_factory=dict)
+    _rows: dict[Path, tuple[tuple[float, ...], Listed]] = field(default_factory=dict)
     _folders: list[Path] = field(default_factory=list)
     _looked: float = -1e9
 
@@ -72,7 +72,7 @@ class RunList:
                 found += self._found(Path(entry.path), depth - 1)
         return found
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Listed]:
         """How far every run is; the files of one that did not change are not read again."""
         found = []
         for folder in self.folders():
@@ -105,13 +105,13 @@ class RunList:
                 found += [0.0, 0.0]
         return (*found, float(writer(folder) is not None))
 
-    def _row(self, folder: Path, changed: float) -> Row | None:
+    def _row(self, folder: Path, changed: float) -> Listed | None:
         try:
             here = Folder(folder)
             config, last = here.read_values(), last_line(folder / "metrics.jsonl")
             metric = leading(set(last)) if last else ""
             alive = writer(folder) is not None
-            return Row(
+            return Listed(
                 id=self.id_of(folder),
                 name=str(folder.relative_to(self.root)) if folder != self.root else folder.name,
                 method=str(config.get("method", "")),
@@ -146,6 +146,6 @@ def last_line(path: Path) -> dict[str, Any]:
     return {}
 
 
-def as_event(rows: list[Row]) -> str:
+def as_event(rows: list[Listed]) -> str:
     """Rows as JSON on one line."""
     return json.dumps([row.to_json() for row in rows], allow_nan=False)
