@@ -168,6 +168,12 @@ class Run:
 
         return report_of(self, path, examples=examples)
 
+    def _repr_html_(self) -> str:
+        """The run in a notebook: what was run, and its scores before training, in use and after fine-tuning."""
+        from .outputs import in_notebook
+
+        return in_notebook(self)
+
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""
         from .outputs import summary

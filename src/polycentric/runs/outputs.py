@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import math
 import time
@@ -21,7 +22,7 @@ from .folder import Folder, places_line, sketch_name
 from .guarantee import smallest, spent
 from .loop import Callback
 from .machine import versions
-from .metrics import participation, plain, share_below
+from .metrics import is_share, participation, plain, share_below
 from .serving import personal
 from .settings import without
 from .unseen import told
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .loop import Run
 
 CHECKPOINT_SECONDS = 30.0
+SHOWN = ("micro_accuracy", "macro_accuracy", "worst_decile_accuracy", "micro_rmse", "r2", "micro_loss")  # in a notebook
 
 
 class Recorder(Callback):
@@ -144,6 +146,28 @@ def summary(run: Run) -> dict[str, Any]:
         "fingerprint": run.federation.fingerprint,
         "note": run.federation.note or None,
     }
+
+
+def in_notebook(run: Run) -> str:
+    """A small table in HTML; names are text, whatever is in them."""
+    told = {"before training": "initial", "in use": "in_use", "after fine-tuning": "personalised"}
+    found = {head: run.now.counted(run.scores[key]).summary() for head, key in told.items() if key in run.scores}
+    data, of = run.federation, f"{run.state.round} of {run.settings.rounds} rounds"
+    head = html.escape(f"{run.method.name} on {data.name}, {data.n_clients} clients, {of}")
+    shown = [name for name in SHOWN if any(name in scores for scores in found.values())]
+
+    def cell(name: str, value: float | None) -> str:
+        text = (
+            "-" if value is None or not math.isfinite(value) else f"{value:.1%}" if is_share(name) else f"{value:.4g}"
+        )
+        return f"<td style='text-align:right'>{text}</td>"
+
+    lines = [
+        f"<tr><th style='text-align:left'>{name}</th>{''.join(cell(name, s.get(name)) for s in found.values())}</tr>"
+        for name in shown
+    ]
+    columns = "".join(f"<th>{column}</th>" for column in found)
+    return f"<table><caption>{head}</caption><tr><th></th>{columns}</tr>{''.join(lines)}</table>"
 
 
 def optimistic_scores(run: Run) -> dict[str, Any]:
