@@ -187,10 +187,10 @@ def test_what_only_a_simulation_can_do_is_refused(name: str, tmp_path: Path) -> 
 def test_a_run_that_was_killed_before_its_first_or_amid_its_last_files_goes_on(tmp_path: Path) -> None:
     """Before it had begun it begins anew; with a summary and no digests it writes its last files again."""
     out, asked = tmp_path / "served", settings("fedavg", rounds=1)
-    ended = serve(asked, hand(tmp_path / "n"), out, Serving(4))
+    ended = serve(asked, hand(tmp_path / "n"), out, Waiting(4))
     whole = (out / "clients.csv").read_bytes()
     (out / "digests.json").unlink()
-    again = serve(asked, hand(tmp_path / "n"), out, Serving(4))
+    again = serve(asked, hand(tmp_path / "n"), out, Waiting(4))
     assert torch.equal(again.state.centers["model"], ended.state.centers["model"])
     assert (out / "clients.csv").read_bytes() == whole and not Folder.open(out).damaged()
     for left in out.iterdir():
@@ -198,7 +198,7 @@ def test_a_run_that_was_killed_before_its_first_or_amid_its_last_files_goes_on(t
             left.unlink()
     for left in (out / "checkpoints").iterdir():
         left.unlink()
-    anew = serve(asked, hand(tmp_path / "n"), out, Serving(4))
+    anew = serve(asked, hand(tmp_path / "n"), out, Waiting(4))
     assert torch.equal(anew.state.centers["model"], ended.state.centers["model"])
 
 

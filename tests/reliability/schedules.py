@@ -37,6 +37,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,8 +51,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import blobs_of
 from deploy.in_process import clients_of, restarted
 from polycentric import State, open as open_run, run_round
-from polycentric.deploy import participant as at_client, node as at_node, roster
-from polycentric.deploy.center import Nodes
+from polycentric.deploy import node as at_node, participant as at_client, roster, store
+from polycentric.deploy.center import Nodes, in_order
 from polycentric.deploy.letters import LetterFacts, Reply, Spoiled, digest, facts_of, mark
 from polycentric.deploy.node import Keeper
 from polycentric.deploy.secret import secret_of
@@ -67,7 +68,7 @@ from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import take
 from reliability.forked import counted, dice_of, spread
 
-DEADLINE, LIVES, LONGEST = 5.0, 12, 20_000.0  # seconds of the schedule's own time; times that a server is started
+DEADLINE, LIVES, LONGEST = 5.0, 12, 2_000.0  # seconds of the schedule's own time; times that a server is started
 SIZES = (23, 7, 12, 9)
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
@@ -78,6 +79,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dpa-sgd": {"method": "dpa-sgd"},
     "fedmes": {"method": "fedmes", "set": {"cells": "regions(0:1 1:2 0+1:1)"}},
     "dp-fedavg": {"method": "dp-fedavg", "set": {"clip": 1.0, "noise": 1.0, "select": "poisson(rate=0.7)"}},
+    "fedavg, hidden": {"method": "fedavg", "set": {"hide": "dp-sgd(clip=1, noise=1)"}},
     "ifca": {"method": "ifca", "set": {"k": 2}},
     "fedcurv": {"method": "fedcurv"},
 }
@@ -147,11 +149,12 @@ class World:
         self.names = [f"client-{k}" for k in found]
         self.nodes = dict(zip(self.names, found.values(), strict=True))
         for name, node in self.nodes.items():
-            node.name = name
+            node.name, node.log = name, partial(self.at_home, name)
         self.down: dict[str, float] = {}  # node: until when
         self.lives: list[Life] = []
         self.asked: dict[tuple[int, int], Cohort] = {}
         self.letters: dict[str, LetterFacts] = {}
+        self.digests: dict[str, str] = {}
         self.story: list[str] = []
         self.plan = ""  # what happens to the node that answers now
 
@@ -171,6 +174,7 @@ class World:
             for letter in parcel[1:]:
                 facts = facts_of(letter, LetterFacts)[0]
                 self.letters[mark(digest(letter))] = facts
+                self.digests[mark(digest(letter))] = digest(letter)
                 self.tell(f"{facts.asks} {facts.round}.{facts.turn} {mark(digest(letter))[:6]} to {name}")
             self.put("node", name, list(parcel))
             self.touch("after a letter")
@@ -218,6 +222,9 @@ class World:
 
     def tell(self, line: str) -> None:
         self.story.append(f"{self.now:9.2f} {self.life.number if self.lives else '-'}  {line}")
+
+    def at_home(self, name: str, line: str) -> None:
+        self.tell(f"    at {name}: {line}")
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
@@ -267,14 +274,14 @@ class World:
     def counting(self, real: Callable[..., Any]) -> Callable[..., Any]:
         """Around what a node counts."""
 
-        def ask(keeper: Keeper, round: int, what: int, letter: str) -> None:
+        def ask(keeper: Keeper, round: int, what: int, letter: str, *most: int) -> None:
             if self.plan.endswith(" counting"):
                 assert keeper.folder is not None
                 keeper.folder.mkdir(parents=True, exist_ok=True)
                 with (keeper.folder / "letters").open("a") as file:
                     file.write(f"\n{round} {what} {letter[:9]}")
                 raise OSError(getattr(errno, self.plan.partition(" ")[0]), "the disk")
-            real(keeper, round, what, letter)
+            real(keeper, round, what, letter, *most)
             if self.plan == "counted":
                 raise Died
 
@@ -380,6 +387,7 @@ class World:
         with contextlib.ExitStack() as stack:
             for where, name, around in (
                 (checkpoint, "renamed", self.writing),
+                (store, "renamed", self.writing),
                 (at_node, "renamed", self.keeping),
                 (Keeper, "ask", self.counting),
                 (Folder, "append_metrics", self.measuring),
@@ -451,7 +459,7 @@ class Only:
 
     clients: Any
     asked: Mapping[tuple[int, int], Cohort]
-    used: set[tuple[int, int, int]]
+    keys: Mapping[tuple[int, int, int], bytes]  # round, turn, client: what its noise was drawn by, where there is any
 
     def everyone(self, round: int, turn: int = 0) -> Any:
         every, asked = self.clients.everyone(round, turn), self.asked[round, turn]
@@ -459,9 +467,10 @@ class Only:
         return replace(here, might=asked.might, seed=asked.seed)  # by which a center draws, where nobody may know it
 
     def answers(self, exchange: Any, state: State, cohort: Any) -> Any:
-        for answer in self.clients.answers(exchange, state, replace(cohort, seed=self.clients.seed)):
-            if (cohort.round, cohort.turn, int(answer.block.index[0])) in self.used:
-                yield answer
+        for block in in_order(replace(cohort, seed=self.clients.seed)):
+            key = self.keys.get((cohort.round, cohort.turn, int(block.index[0])))
+            if key is not None:
+                yield from self.clients.answers(exchange.secured(key), state, block)
 
 
 def violations(world: World, ended: Run) -> Iterator[str]:
@@ -559,10 +568,14 @@ def bits(world: World, ended: Run, exchanges: list[dict[str, Any]]) -> Iterator[
         warnings.simplefilter("ignore")
         given = Given(federation=world.federation, secret=secret_of(world.root / "served.secret"))
         run = prepared(world.settings.changed(executor="looped", block=1), given)
-    used = {(line["round"], line["turn"], int(k)) for line in exchanges for k in line["sent"]}
+    keys: dict[tuple[int, int, int], bytes] = {}
+    for line in exchanges:
+        for k in line["sent"]:
+            own = Keeper({}, world.root / "nodes" / k / "served")
+            keys[line["round"], line["turn"], int(k)] = own.secret(world.digests[line["letters"][k]])
     plain = run.state
     for _ in range(world.settings.rounds):
-        plain, _ = run_round(run.method, plain, Only(run.clients, world.asked, used))
+        plain, _ = run_round(run.method, plain, Only(run.clients, world.asked, keys))
     for part in ("centers", "memory"):
         mine, theirs = getattr(ended.state, part), getattr(plain, part)
         apart = mine.keys() ^ theirs.keys() or {n for n in mine if not torch.equal(mine[n].cpu(), theirs[n].cpu())}
