@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CORES  := $(shell nproc 2>/dev/null || echo 2)
+DOCS   := .venv-docs
 
-.PHONY: help demo test test-long mutants reliability check format bench speed sbom licences lock floors clean
+.PHONY: help demo test test-long mutants reliability check format bench speed docs sbom licences lock floors clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
@@ -56,6 +57,15 @@ peers/.made: ## pfl, FedJAX and Flower, each in an environment of its own, to be
 speed: $(VENV)/.user peers/.made ## every figure of docs/speed.md that needs no GPU; a quarter of an hour of an idle machine
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python sh benchmarks/speed.sh peers
 
+$(DOCS)/.made: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(DOCS)/needed.txt
+	$(DOCS)/bin/python -m pip install -q --disable-pip-version-check -r $(DOCS)/needed.txt
+	@touch $@
+
+docs: $(DOCS)/.made ## the documentation as a site, links and reference checked: site/built/index.html
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -q -f site/mkdocs.yml
+
 sbom: $(VENV)/.dev ## a bill of materials of what is installed, CycloneDX JSON on standard output
 	@$(BIN)/python supply/bill.py sbom
 
@@ -71,4 +81,4 @@ floors: $(VENV)/.dev ## install the lowest versions that are allowed, in an envi
 	.floors/bin/python supply/smoke.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers
+	rm -rf $(VENV) $(DOCS) site/built polycentric-demo.html .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers

@@ -25,9 +25,10 @@ from safetensors.torch import load_file
 import polycentric
 from polycentric.cli import _noting, main, outcome, screen
 from polycentric.cli.demo import WAYS, what_it_shows
-from polycentric.cli.screen import _numbers, spread
+from polycentric.cli.screen import _numbers
 from polycentric.data import load
 from polycentric.errors import SYNONYMS
+from polycentric.report.tables import spread
 from polycentric.runs import checkpoint
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run

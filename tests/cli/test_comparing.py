@@ -8,14 +8,12 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from polycentric.cli import screen, tables
+from polycentric.cli import screen
 from polycentric.runs.folder import Folder
-from polycentric.runs.settings import Settings
 
 FAST = ["--data", "two.npz", "--model", "logistic", "--rounds", "2", "--out", "table", "--quiet", "--device", "cpu"]
 FAST += ["--executor", "looped"]
@@ -237,24 +235,3 @@ def test_choose_k_is_a_command(here, say):
     numbers = json.loads(say(*words, "--data", "real.npz", "--json").out)
     best = min(numbers["trials"], key=lambda trial: (trial["valid_loss"], trial["k"]))
     assert numbers["k"] == best["k"] and best["valid_accuracy"] is None
-
-
-def test_a_sheet_escapes_what_its_form_would_obey():
-    sheet = tables.TextTable("t", ("method", "x"), (("a_b|c&d", "1±2"),))
-    assert tables.markdown(sheet).splitlines()[-1] == "| a_b\\|c&d | 1±2 |"
-    assert tables.latex(sheet).splitlines()[5] == r"a\_b|c\&d & 1$\pm$2 \\"
-    assert tables.as_csv([{"a": 1}, {"b": "x,y"}]) == 'a,b\n1,\n,"x,y"\n'
-
-
-def test_labels_have_a_column_for_all_of_them_being_right():
-    assert list(tables.shown_metrics(["micro_accuracy", "micro_exact", "micro_loss"]).values()) == [
-        "micro",
-        "all labels right",
-    ]
-    assert tables.shown_metrics(["micro_loss", "macro_loss"]) == {"micro_loss": "loss"}
-
-
-def test_a_comparison_that_cannot_be_counted_shows_a_dash():
-    row: dict[str, Any] = {"method": "a", "metrics": {}, "personalised": [], "work": None, "diverged": 1}
-    sheet = tables.comparison([row | {"bytes_up": 0, "bytes_down": 0}], 1, Settings(method="a"))
-    assert sheet.lines[0][-4:] == ("-", "-", "0 B", "0 B")

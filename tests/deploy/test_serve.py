@@ -255,3 +255,16 @@ def test_terms_make_a_node_read_no_file(tmp_path: Path) -> None:
     terms = Terms(run="r", client=0, clients=4, able=4, largest=10, classes=[str(k) for k in range(10)], settings=words)
     assert Reply.read(node.answer([packed(terms, {}), b"a letter"])[0], 1 << 20).facts.code == "refused"
     assert "words of somebody else" in said[0]
+
+
+def test_a_page_says_who_is_there_and_what_became_of_replies(tmp_path: Path) -> None:
+    from polycentric.report.page import looked_at, page_of
+
+    carrier = hand(tmp_path / "n")
+    carrier.clients["ward-1"].limits = Limits(rounds=1)  # refuses
+    serve(settings("fedavg", rounds=2), carrier, tmp_path / "served", Waiting(4))
+    found = page_of(looked_at([tmp_path / "served"]))
+    (panel,) = [each for each in found["panels"] if each["key"] == "nodes"]
+    lines = panel["parts"][0]["parts"]["0"]["lines"]
+    assert [line[:4] for line in lines[:2]] == [("ward-0", "yes", "1", "2"), ("ward-1", "yes", "-", "0")]
+    assert lines[1][5] == "2" and lines[0][5] == "0"

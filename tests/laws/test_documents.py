@@ -41,8 +41,9 @@ import polycentric
 from polycentric.cli import outcome, screen
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+WRITTEN = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in WRITTEN if not page.name.endswith(".zh.md")]  # a translation has the same blocks: test_pages
+LINKED = [*WRITTEN, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 MODULES = [m.name for m in pkgutil.walk_packages(polycentric.__path__, "polycentric.") if "__main__" not in m.name]
 MARKS = ("run", "file", "output", "source")

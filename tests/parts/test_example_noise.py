@@ -94,3 +94,15 @@ def test_gradients_of_wide_models_are_held_a_few_at_a_time() -> None:
     assert hide.at_once(1 << 20, 4, 64) == 8
     assert hide.at_once(1 << 20, 4, None) == 8
     assert hide.at_once(1 << 30, 4, 64) == 1
+
+
+def test_noise_from_a_secret_is_as_long_as_it_says_and_different_in_every_step() -> None:
+    """N(0, (z C / n)^2), by key, the client's own bits and the step."""
+    hidden = ExampleNoise(clip=0.5, noise=3.0).secured(b"a key")
+    like, key, n = torch.zeros(20_000, dtype=torch.float64), bits(1, 2), torch.tensor(10.0)
+    drawn = [hidden.drawn(key, torch.tensor(step), like, n) for step in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[1], drawn[2])
+    assert kstest((drawn[2] / (3.0 * 0.5 / 10)).numpy(), "norm").pvalue > 0.001
+    assert (
+        "key" not in repr(hidden) and hidden.summed(like[None], torch.ones(1, dtype=torch.float64)).shape == like.shape
+    )

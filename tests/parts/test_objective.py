@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polycentric.parts.objective import AdaptiveProx, Curvature, Dane, MultiTask, Prox, Ridge, Term
+from polycentric.parts.objective import AdaptiveProx, Ball, Curvature, Dane, MultiTask, Prox, Ridge, Term
 from support import assert_same
 
 W, START, A, B = (torch.tensor(pair, dtype=torch.float64) for pair in ([3.0, -1.0], [1.0, 2.0], [0.5, 4.0], [2.0, 7.0]))
@@ -70,3 +70,10 @@ def test_steps_too_long_for_the_curvature_are_said_with_the_strength_that_is_not
         warnings.simplefilter("error")
         for term in (Curvature(3.0), Curvature(4.0, implicit=True), Curvature(0.0)):
             term.check(rows, 0.2)
+
+
+def test_a_ball_brings_back_what_is_outside_and_leaves_the_rest() -> None:
+    """W is (2, -3) from the start: of length sqrt(13)."""
+    near, far = Ball(0.5), Ball(4.0)
+    assert_same(near.correct(W, ROW, 0.1), START + (W - START) * 0.5 / 13**0.5)
+    assert_same(far.correct(W, ROW, 0.1), W)

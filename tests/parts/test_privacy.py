@@ -20,6 +20,7 @@ from polycentric.cli import outcome
 from polycentric.method import Exchange
 from polycentric.methods import METHODS
 from polycentric.parts.accountant import Chance, Release, epsilon
+from polycentric.parts.denoise import Laplacian
 from polycentric.parts.privacy import reach
 from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
@@ -280,3 +281,38 @@ def test_cells_are_the_ones_that_are_tested() -> None:
     """SIX has clients in one cell and in two, so that the laws above see both."""
     covers = Cells(SIX).cells_at(everyone(6)).covers
     assert sorted(set(covers.tolist())) == [1, 2]
+
+
+# -- bits, and what is done after the noise --------------------------------------------------------------------
+
+
+def noised(part: Gaussian, m: int, values: Tensor, centers: dict[str, Tensor]) -> dict[str, Heard]:
+    """What one center tells of m clients that count the same over a fixed number, all there."""
+    cohort = everyone(m)
+
+    def up(who: Cohort, name: str) -> Mixing:
+        return Mixing.dense(torch.full((1, len(who)), 1 / m, dtype=torch.float64), "none")
+
+    mask = torch.ones(1, dtype=torch.bool)
+    heard = {"model": Heard(values, mask)}
+    heard |= {"below": Heard(torch.zeros(1, 1, dtype=torch.float64), mask)} if part.quantile else {}
+    return part.at_centers(heard, centers, up, cohort, cohort)
+
+
+@pytest.mark.parametrize(("m", "bits"), [(1000, 50.0), (20, 2.0)])
+def test_bits_take_a_little_of_the_noise_and_the_model_gets_the_rest(m: int, bits: float) -> None:
+    """s_b = m / 20, or 2 z where that is more; 1 / z'^2 = 1 / z^2 - 1 / (2 s_b)^2."""
+    start = {"model": torch.zeros(1, 4, dtype=torch.float64), "clip": torch.ones(1, 1, dtype=torch.float64)}
+    start |= {"below": torch.zeros(1, 1, dtype=torch.float64)}
+    plain, adaptive = Gaussian(clip=1.0, noise=1.0), Gaussian(clip=1.0, noise=1.0, quantile=0.5)
+    zeros = torch.zeros(1, 4, dtype=torch.float64)
+    ratio = noised(adaptive, m, zeros, start)["model"].values / noised(plain, m, zeros, start)["model"].values
+    assert torch.allclose(ratio, torch.full((1, 4), (1 - 1 / (2 * bits) ** 2) ** -0.5, dtype=torch.float64))
+
+
+def test_what_is_denoised_is_the_update_and_it_is_added_again() -> None:
+    values, start = random(0, 1, 8), {"model": random(1, 1, 8)}
+    smooth = replace(Gaussian(clip=1.0, noise=0.0, denoise=Laplacian(1.0)), sizes=(8,))
+    found = noised(smooth, 5, values, start)["model"].values
+    update = Laplacian(1.0)(values - start["model"], torch.zeros(1, dtype=torch.float64), [8])
+    assert torch.allclose(found, start["model"] + update)

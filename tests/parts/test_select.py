@@ -255,3 +255,9 @@ def test_churn_does_not_depend_on_who_is_asked_about():
     for k in (0, 1, 7, 30):
         whole = churn.there(5, k, torch.arange(50))
         assert churn.there(5, k, some).tolist() == whole[some].tolist()
+
+
+def test_the_chance_to_be_drawn_is_what_an_accountant_is_told():
+    assert (Uniform(n=3).chance(12).rate, Uniform(n=3).chance(12).n) == (0.25, 3)
+    assert Uniform(share=0.5).chance(8).rate == 0.5 and Poisson(0.3).chance(8).rate == 0.3
+    assert Uniform(n=9).chance(9).kind == Everyone().chance(9).kind == "all"

@@ -52,8 +52,16 @@ def test_seconds_and_trips_to_the_edge_have_no_axis_in_common(tmp_path, capsys):
     out = str(tmp_path / "x.png")
     assert outcome(["curves", str(tmp_path / "runs"), "--over", "seconds", "--out", out]) == 2
     said = capsys.readouterr().err
-    assert "'fesem' was run under a normalised clock" in said and "'fedavg' under one of seconds" in said
+    assert "'fesem' was run under a normalised clock" in said and "'fedavg' was run under a clock of seconds" in said
     assert outcome(["curves", str(tmp_path / "runs"), "--over", "rounds,bytes", "--out", out]) == 0
+
+
+def test_seconds_of_a_real_federation_are_not_called_simulated(tmp_path):
+    run = a_run(tmp_path / "real")
+    assert curves.unit_of({"fedavg": [run]}) == "simulated seconds"
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"given": ["nodes"]}))
+    assert curves.unit_of({"fedavg": [run]}) == "seconds of rounds and scores"
 
 
 def test_long_labels_leave_room_for_the_curves(tmp_path, monkeypatch):

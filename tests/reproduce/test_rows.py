@@ -14,7 +14,6 @@ from polycentric.errors import UsageError
 from polycentric.reproduce.rows import (
     at_end,
     cell,
-    correlations,
     error,
     first_reaching,
     history,
@@ -25,6 +24,7 @@ from polycentric.reproduce.rows import (
 from polycentric.reproduce.table import Row
 from polycentric.runs.grid import digest
 from polycentric.runs.settings import Settings
+from polycentric.topology.heads.covariance import correlations
 
 AXIS = st.lists(st.integers(0, 9), max_size=4)
 

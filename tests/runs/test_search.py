@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from polycentric.cli import outcome
-from polycentric.cli.searching import command_of
 from polycentric.errors import Diverged, UsageError
 from polycentric.runs import search as searching
 from polycentric.runs.search import ETA, Tried, checked_axes, drawn_points, rungs, search
-from polycentric.runs.settings import Settings
+from polycentric.runs.settings import Settings, command_of
 
 CONFIG = """
 method = "fedavg"

@@ -15,6 +15,7 @@ from .importing import data_import
 from .keys import keys_app
 from .options import Quiet, of_settings, settings_of
 from .privacy import audit, privacy
+from .reporting import figure, report, watch
 from .running import clusters, personalize, resume, run
 from .searching import choose_k
 from .topology import topology_app
@@ -53,8 +54,13 @@ def _every_command(
 
 
 @app.command()
-def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Folder for the runs.")] = None) -> None:
-    """See what this is about: 40 clients with rotated digits, five methods, half a minute on an idle core."""
+def demo(
+    quiet: Quiet = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs, and the report. [default: none is kept]")
+    ] = None,
+) -> None:
+    """See what this is about: 40 clients with rotated digits, five methods, a report; under a minute of one core."""
     from .demo import demonstrate
 
     demonstrate(out, quiet)
@@ -62,7 +68,7 @@ def demo(quiet: Quiet = False, out: Annotated[Path | None, typer.Option(help="Fo
 
 for command in (run, resume, personalize, clusters, export, predict, assign, evaluate):
     app.command()(command)
-for command in (compare, curves, participation, sweep):
+for command in (compare, report, watch, figure, curves, participation, sweep):
     app.command()(command)
 app.command("choose-k")(choose_k)
 app.command()(privacy)

@@ -75,7 +75,9 @@ def compare(
 
 def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, who: bool) -> None:
     """A comparison in the form that was asked for."""
-    from . import screen, tables
+    from ..report import tables
+    from . import screen
+    from .tables import comparison_tables, for_people
 
     told = [row["difference"]["told"] for row in rows if row["difference"]]
     if form == "json":
@@ -83,12 +85,12 @@ def _told(rows: list[dict[str, Any]], seeds: int, first: Settings, form: str, wh
     elif form == "csv":
         screen.write(tables.as_csv(tables.gains_csv(rows) if who else tables.comparison_csv(rows)))
     elif form == "table":
-        for table in tables.comparison_tables(rows, seeds, first):
+        for table in comparison_tables(rows, seeds, first):
             screen.stdout.print(table)
         for line in told:
             screen.stdout.print(line, soft_wrap=True)
         if who:
-            screen.stdout.print(tables.for_people(tables.gains(rows)))
+            screen.stdout.print(for_people(tables.gains(rows)))
     else:
         written, mark = (tables.markdown, "- ") if form == "markdown" else (tables.latex, "% ")
         shown = [tables.comparison(rows, seeds, first), *([tables.gains(rows)] if who else [])]

@@ -10,23 +10,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..report.page import write_report
 from ..runs.grid import compared
 from ..runs.settings import Settings
 from .screen import counting, say, stdout
 from .tables import comparison_tables
 
 COMMON: dict[str, Any] = {
-    "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 60, "evaluate_every": 20,
-    "device": "cpu",
+    "data": "digits", "partition": "rotations=4", "clients": 40, "model": "mlp", "rounds": 40, "evaluate_every": 4,
+    "device": "cpu", "sketch": True,
 }  # fmt: skip
 TRAINING = {"lr": 0.1, "epochs": 5, "batch": 10}
 WAYS: dict[str, dict[str, Any]]
 WAYS = {"nofed": {}, "fedsgd": {"lr": 0.5}, "fedavg": {}, "fedprox": {"mu": 0.1}, "fesem": {"k": 4}}
-SEEDS = 2
+SEEDS = 3
 
 
 def demonstrate(folder: Path | None, quiet: bool) -> None:
-    """Run the comparison, print it, and say in plain words what it shows."""
+    """Run the comparison, print it, say in plain words what it shows, and write a report of it."""
     import torch
 
     torch.set_num_threads(1)  # these models are small: a second thread does not help, and waits badly on a busy machine
@@ -41,14 +42,18 @@ def demonstrate(folder: Path | None, quiet: bool) -> None:
         for seed in range(SEEDS)
         for way, own in WAYS.items()
     ]
-    with tempfile.TemporaryDirectory() as temporary, counting("demo", len(cells), quiet) as progress:
-        rows = compared(cells, folder or Path(temporary), progress=progress)
+    page = (folder or Path()) / "polycentric-demo.html"
+    with tempfile.TemporaryDirectory() as temporary:
+        with counting("demo", len(cells), quiet) as progress:
+            rows = compared(cells, folder or Path(temporary), progress=progress)
+        write_report([path for row in rows for path in row["run_dirs"]], page)
     for table in comparison_tables(rows, SEEDS, cells[0]):
         stdout.print(table)
     for line in what_it_shows({row["method"]: row for row in rows}):
         stdout.print(f"  {line}")
     command = "polycentric" if shutil.which("polycentric") else sys.argv[0]  # what works where this was typed
     say(f"\n{time.monotonic() - began:.0f} s. Next: {command} run fedavg --help")
+    say(f"All of it on one page, for a browser: {page.resolve()}")
 
 
 def what_it_shows(rows: dict[str, dict[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ from ..data.table_file import csv_text
 from ..language import kinds
 from ..methods import METHODS
 from ..models import MODELS
+from ..report.tables import shown_metrics
 from ..reproduce import TABLES
 from ..runs.loop import Run, trainer_of
 from ..runs.machine import versions
@@ -27,7 +28,6 @@ from ..runs.metrics import is_share, plain
 from ..runs.personalize import personalize
 from ..runs.recipes import parameters, recipe_of
 from .screen import titled
-from .tables import shown_metrics
 
 
 def list_methods() -> Group:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from ..learn.execute.compiled import on_compile
+from ..report.tables import bytes_ as bytes_
 from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
 from ..runs.paired import base_of, leading
@@ -149,33 +149,6 @@ _WATCHED = (
     ("worst tenth", "worst_decile_accuracy", ".1%"),
     ("epsilon", "epsilon", ".2f"),
 )
-
-
-def bytes_(n: float) -> str:
-    """A number of bytes for people.
-
-    >>> bytes_(15376000)
-    '15.4 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 1000 or unit == "TB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    raise AssertionError
-
-
-def spread(values: Sequence[float | None], percent: bool = True) -> str:
-    """Mean and standard deviation over seeds.
-
-    >>> spread([0.5, 0.6])
-    '55.0±7.1'
-    """
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    if not known:
-        return "-"
-    scale, (first, second) = (100, (".1f", ".1f")) if percent else (1, (".3g", ".2g"))
-    mean = scale * statistics.fmean(known)
-    return f"{mean:{first}}" if len(known) == 1 else f"{mean:{first}}±{scale * statistics.stdev(known):{second}}"
 
 
 def titled(title: str, *left: str, right: Iterable[str] = ()) -> Table:

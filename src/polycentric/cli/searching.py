@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..runs.settings import Settings
+from ..runs.settings import Settings, command_of
 from .options import AsJson, Trust, at_point, of_settings, read_grid, settings_of
 
 
@@ -64,9 +63,8 @@ def searched(
 
 def _winner(best: Any, trials: int) -> list[str]:
     """The winner in words: chosen by validation, and only then looked at on the test examples."""
+    from ..report.tables import shown_metrics, spread
     from ..runs.metrics import is_share
-    from .screen import spread
-    from .tables import shown_metrics
 
     point = ", ".join(f"{key.removeprefix('set.')}={value}" for key, value in best.point.items())
     metric = best.runs[0]["validation"]["metric"]
@@ -80,28 +78,6 @@ def _winner(best: Any, trials: int) -> list[str]:
         f"{metric} {score}, the best of {trials} and so too good; on the test examples, which had no say: "
         f"{', '.join(tests)}",
     ]
-
-
-def command_of(settings: Settings) -> str:
-    """The command that runs such settings."""
-    words, defaults = ["polycentric", "run", settings.method], Settings(method=settings.method)
-    for name, value in settings.model_dump().items():
-        flag = f"--{name.replace('_', '-')}"
-        if name in ("method", "set") or value == getattr(defaults, name):
-            continue
-        words += [flag] if isinstance(value, bool) else [flag, str(value)]
-    for key, value in settings.set.items():
-        table = dict(value) if isinstance(value, dict) else {"name": value}  # { name = "uniform", n = 10 }
-        words += ["--set", f"{key}={_typed(table.pop('name'))}"] if "name" in table else []
-        words += [word for field, inner in table.items() for word in ("--set", f"{key}.{field}={_typed(inner)}")]
-    return shlex.join(words)
-
-
-def _typed(value: Any) -> str:
-    """A value of a TOML file as it is typed."""
-    if isinstance(value, list | tuple):
-        return f"({', '.join(map(_typed, value))})"
-    return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)
 
 
 @of_settings("data", "partition", "clients", "valid", "standardise", "data_seed", "model", "seed", "set")

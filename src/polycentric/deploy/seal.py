@@ -107,7 +107,7 @@ def suite() -> Any:
     try:
         from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
     except ImportError as error:
-        raise UsageError("sealing needs a newer cryptography: pip install -U 'cryptography>=47'") from error
+        raise UsageError("sealing needs a newer cryptography: pip install -U cryptography") from error
     return Suite(KEM.P384, KDF.HKDF_SHA384, AEAD.AES_256_GCM)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,15 @@ NODES_OWN = {
     "workers",
     "checkpoint_every",
 }
-NODES_OWN |= {"evaluate_every", "patience", "monitor", "target", "record", "state"}  # and what is the center's alone
+NODES_OWN |= {
+    "evaluate_every",
+    "patience",
+    "monitor",
+    "target",
+    "record",
+    "sketch",
+    "state",
+}  # and what is the center's alone
 
 
 @dataclass(frozen=True)
@@ -133,6 +142,9 @@ def serve(
         clock, rest: for tests, which have a time of their own.
     """
     settings = deployable(settings)
+    require(
+        not (how.sealed and settings.sketch), "sketch looks at what clients send, and --sealed hides it: leave one out"
+    )
     require(bool(SAFE.fullmatch(folder.name)), f"--out {folder.name}: a run's name has letters, digits, . _ - only")
     roster, secret = Roster(carrier, log, clock, rest), _secret(folder)
     begun = Folder(folder).begun  # one that was killed before it had written that begins anew
@@ -165,15 +177,18 @@ def serve(
             made.remote.meet(client, **roster.present[name].facts.sizes.model_dump())
     last = last_used(folder, made.state.round).items()  # before anything is written
     used = {client: LastUsed(round=r, turn=t, letter=letter) for client, (r, t, letter) in last}
-    made.callbacks += (Watch(used, federation.clients, log), *callbacks)
+    made.callbacks += (Watch(used, federation.clients, roster, log), *callbacks)
     return made.go()
 
 
 class Watch(Callback):
-    """Puts a center where its record left it, and tells who was left out and why."""
+    """Puts a center where its record left it, and tells who was left out and why; nodes.json says it to a page."""
 
-    def __init__(self, used: dict[int, LastUsed], names: Sequence[str], log: Callable[[str], None]) -> None:
-        self.used, self.names, self.log = used, names, log
+    def __init__(
+        self, used: dict[int, LastUsed], names: Sequence[str], roster: Roster, log: Callable[[str], None]
+    ) -> None:
+        self.used, self.names, self.roster, self.log = used, names, roster, log
+        self.counts: dict[int, Counter[str]] = {k: Counter() for k in range(len(names))}
 
     def on_start(self, run: Run) -> None:
         """Which replies were used before, and from now on ask ahead."""
@@ -186,7 +201,18 @@ class Watch(Callback):
         out = [f"{self.names[note.client]} ({note.what})" for note in run.remote.notes if note.what != "used"]
         if out:
             self.log(f"round {run.state.round - 1}: left out: {', '.join(out)}")
+        for note in run.remote.notes:
+            self.counts[note.client][note.what] += 1
         run.remote.notes.clear()
+        if run.folder is not None:
+            nodes = [self._node(run.remote, client, name) for client, name in enumerate(self.names)]
+            run.folder.write_json("nodes.json", {"round": run.state.round, "nodes": nodes})
+
+    def _node(self, remote: Nodes, client: int, name: str) -> dict[str, Any]:
+        """Of this process's time: whether it is there, when it answered last, and what became of its replies."""
+        last = remote.used.get(client)
+        here = {"name": name, "online": name in self.roster.online, "last": None if last is None else last.round}
+        return here | {"counts": dict(self.counts[client])}
 
     def on_end(self, run: Run) -> None:
         """What came of the last exchanges is not needed any more."""
@@ -209,9 +235,12 @@ def _nodes(
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
     waits |= {"clock": roster.clock, "rest": roster.rest}
-    if any(exchange.private for exchange in made.method.exchanges):  # who takes part, and the noise, are nobody else's
-        drawn = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
-        waits |= {"store": Store(folder / "came"), "draws": drawn}
+    hides = any(learner.hides for exchange in made.method.exchanges for learner in exchange.chain)
+    private = any(exchange.private for exchange in made.method.exchanges)
+    if hides or private:  # a client answers an exchange once, and a sum is told once
+        waits["store"] = Store(folder / "came")
+    if private:  # who takes part, and the noise, are nobody else's
+        waits["draws"] = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
     if how.sealed:
         check_relayed(made.method)
         nodes: Nodes = Relay.of(made, name, mail, **waits | {"store": Store(folder / "relay")})

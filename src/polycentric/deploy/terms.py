@@ -95,6 +95,7 @@ def deployable(settings: Settings) -> Settings:
         "valid": "every node holds out its own: `polycentric join --valid 0.1`",
         "standardise": "nobody has everybody's examples: scale them before they are imported",
         "dissimilarity": "it compares gradients on everybody's examples",
+        "sketch": "it keeps something of every client's model",
         "unseen": "it scores models on everybody's examples",
         "optimistic": "it scores models on everybody's examples",
         "alone": "it trains on everybody's examples in one place",

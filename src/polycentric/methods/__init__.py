@@ -40,3 +40,4 @@ METHODS: dict[str, Callable[..., Method]] = {
         *(fesem, tkm, ifca, cfl, dpsgd, matcha, dpa_sgd, mtl, mocha, fedmes, hierarchical),
     )
 }
+"""Every method by the name that commands and config files have for it: `METHODS["fedprox"](mu=0.1)`."""

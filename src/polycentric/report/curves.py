@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
 from ..runs.metrics import Reals, is_share
-from .figure import COLOURS, band, colour, panels, target
+from .figure import COLOURS, band, colour, legend, panels, paper, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,9 +44,14 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return Folder(folder).read_metrics()
 
 
-def curve(folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds") -> tuple[Reals, Reals]:
-    """(x, y) of one run, a point for every evaluation that has the metric."""
-    rows = rows_of(folder)
+Rows = Callable[[Path], list[dict[str, Any]]]
+
+
+def curve(
+    folder: Path, metric: Metric = "micro_accuracy", over: Over = "rounds", read: Rows = rows_of
+) -> tuple[Reals, Reals]:
+    """(x, y) of one run, a point for every evaluation that has the metric; `read`: who remembers the lines of a run."""
+    rows = read(folder)
     if isinstance(metric, str) and rows and not any(metric in row for row in rows):
         raise UsageError(f"{folder}: {unknown('metric', metric, sorted({key for row in rows for key in row}))}")
     found = [(row, row.get(metric) if isinstance(metric, str) else metric(row)) for row in rows]
@@ -72,6 +77,36 @@ def together(curves: Sequence[tuple[Reals, Reals]]) -> tuple[Reals, Reals]:
     return places, np.stack([np.interp(places, x, y) for x, y in curves])
 
 
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The curves of a group's seeds at common places; `still`: it does not move along the axis, and has an end only."""
+
+    number: int  # among the groups: those without runs keep theirs
+    label: str
+    x: Reals  # (places,)
+    y: Reals  # (seeds, places)
+    still: bool = False
+
+
+def lines_of(
+    groups: Groups, metric: Metric = "micro_accuracy", over: Over = "rounds", read: Rows = rows_of
+) -> list[Line]:
+    """A line for every group that has runs."""
+    found = []
+    for number, (label, folders) in enumerate(groups.items()):
+        curves = [(x, y) for x, y in (curve(folder, metric, over, read) for folder in folders) if len(x)]
+        if folders and not curves:
+            raise UsageError(
+                f"{folders[0]} has no evaluation with {metric} yet; choose another --metric, or resume the run"
+            )
+        if curves and isinstance(over, str) and over != "rounds" and all(x[0] == x[-1] for x, _ in curves):
+            ends = np.array([[y[-1]] for _, y in curves])
+            found.append(Line(number, label, curves[0][0][-1:], ends, still=True))
+        elif curves:
+            found.append(Line(number, label, *together(curves)))
+    return found
+
+
 def draw(
     axis: Axes,
     groups: Groups,
@@ -85,26 +120,21 @@ def draw(
     """
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-    for number, (label, folders) in enumerate(groups.items()):
-        curves = [(x, y) for x, y in (curve(folder, metric, over) for folder in folders) if len(x)]
-        if folders and not curves:
-            raise UsageError(
-                f"{folders[0]} has no evaluation with {metric} yet; choose another --metric, or resume the run"
-            )
-        if curves and isinstance(over, str) and over != "rounds" and all(x[0] == x[-1] for x, _ in curves):
-            level = float(np.mean([y[-1] for _, y in curves]))
-            axis.axhline(level, color=colour(number), linestyle=":", label=label)
+    for line in lines_of(groups, metric, over):
+        if line.still:
+            level = float(line.y.mean())
+            axis.axhline(level, color=colour(line.number), linestyle=":", label=line.label)
             how: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
-            how |= {"fontsize": 8, "color": colour(number)}
-            axis.annotate(f"{label}, at its end: no {over}", (1, level), xytext=(-2, 3), **how)
-        elif curves:
-            band(axis, *together(curves), **{"number": number, "label": label, **style(label)})
+            how |= {"fontsize": 8, "color": colour(line.number)}
+            axis.annotate(f"{line.label}, at its end: no {over}", (1, level), xytext=(-2, 3), **how)
+        else:
+            band(axis, line.x, line.y, **{"number": line.number, "label": line.label, **style(line.label)})
     if isinstance(metric, str):
         axis.set_ylabel(metric.replace("_", " "))
         if is_share(metric):
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
     if isinstance(over, str):
-        axis.set_xlabel(AXES[over] if over != "seconds" else _unit(groups))
+        axis.set_xlabel(AXES[over] if over != "seconds" else unit_of(groups))
         if over.startswith("bytes"):
             axis.xaxis.set_major_locator(MaxNLocator(6))
             axis.xaxis.set_major_formatter(EngFormatter(unit="B"))
@@ -139,26 +169,33 @@ class Curves:
         axis.set(**self.dress)
 
 
-def _unit(groups: Groups) -> str:
-    """What a second is; runs whose clocks count in different units have no axis in common."""
-    clocks: dict[bool, str] = {}
+UNITS = {  # what is along an axis of seconds, and how runs came by it
+    "simulated seconds": "under a clock of seconds",
+    "simulated time, normalised": "under a normalised clock, whose unit is a trip to the edge",
+    "seconds of rounds and scores": "by nodes elsewhere, and took the seconds that it took",
+}
+
+
+def unit_of(groups: Groups) -> str:
+    """What a second is; runs that count in different units have no axis in common."""
+    simulated, normalised, real = UNITS
+    found: dict[str, str] = {}
     for label, folders in groups.items():
         for folder in folders:
-            clock = str(Folder(folder).read_values().get("clock", ""))
-            clocks.setdefault(clock.lower().startswith("normalised"), label)
-    require(
-        len(clocks) < 2,
-        f"'{clocks.get(True)}' was run under a normalised clock, whose unit is a trip to the edge, and "
-        f"'{clocks.get(False)}' under one of seconds: draw them over rounds or bytes, or run them under one --clock",
-    )
-    return "simulated time, normalised" if True in clocks else AXES["seconds"]
+            values = Folder(folder).read_values()
+            trips = str(values.get("clock", "")).lower().startswith("normalised")
+            unit = real if "nodes" in (values.get("given") or ()) else normalised if trips else simulated
+            found.setdefault(unit, label)
+    said = " and ".join(f"'{label}' was run {UNITS[unit]}" for unit, label in sorted(found.items()))
+    require(len(found) < 2, f"{said}: draw them over rounds or bytes, or run them under one --clock")
+    return next(iter(found), simulated)
 
 
 def figure(
     groups: Groups, path: Path, metric: str = "micro_accuracy", over: Sequence[Over] = ("rounds",), log: bool = False
 ) -> None:
     """One panel for each of `over`, beside each other, with one legend."""
-    beside = _height(groups)  # inches of a legend that has no room on the panels
+    beside = 0.0 if paper() else _height(groups)  # inches of a legend that has no room on the panels
     with panels(path, 1, len(over), size=(5.2 + (3.0 / len(over) if beside else 0), max(3.8, beside))) as axes:
         for axis, what in zip(axes[0], over, strict=True):
             draw(axis, groups, metric, what)
@@ -169,7 +206,9 @@ def figure(
         title = f"mean and one deviation, {seeds.pop()} seeds" if len(seeds) == 1 and seeds != {1} else None
         labels = [fill(label, WIDE, subsequent_indent="  ") for label in labels]
         how: dict[str, Any] = {"title": title, "fontsize": 8.5, "title_fontsize": 8.5, "alignment": "left"}
-        if beside:  # it would hide what it explains
+        if paper():
+            legend(axes)
+        elif beside:  # it would hide what it explains
             axes[0, 0].figure.legend(lines, labels, loc="outside right upper", handlelength=3.2, **how)
         else:
             axes[0, -1].legend(lines, labels, **how)

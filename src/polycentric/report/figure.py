@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,17 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "polycentric",  # the same figure, the same bytes
 }
+PAPER = {1: 3.35, 2: 6.9}  # inches of one and of two columns of a paper
+ON_PAPER: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "legend.fontsize": 7.5,
+    "lines.linewidth": 1.2,
+    "pdf.fonttype": 42,  # letters stay letters
+    "savefig.dpi": 300,
+}
+LEAST = 2.2  # inches that a panel needs: where there is no room for all beside each other, they stand below
+UNSAID = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}  # so that the same figure has the same bytes
 SIZES = {1: (4.8, 3.4), 2: (4.4, 3.3), 3: (3.8, 3.0)}  # of a panel in inches, by the panels beside each other
 
 
@@ -56,6 +68,24 @@ def line_style(number: int, points: int = 0) -> dict[str, Any]:
     return {"linestyle": dashes[(again - 1) % len(dashes)], **(marked if points > 3 else {"marker": marked["marker"]})}
 
 
+_columns: ContextVar[int] = ContextVar("columns", default=0)
+
+
+@contextmanager
+def on_paper(columns: int) -> Iterator[None]:
+    """Within this, figures are as wide as one or two columns of a paper, in its small type."""
+    token = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(token)
+
+
+def paper() -> bool:
+    """Whether a figure is drawn for a paper, where there is no room on its panels."""
+    return bool(_columns.get())
+
+
 @contextmanager
 def panels(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (4.2, 3.2)) -> Iterator[Any]:
     """Axes (rows, columns) to draw on, `size` inches each; written to `path` at the end.
@@ -70,13 +100,17 @@ def panels(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
     from matplotlib.figure import Figure
 
     require(path.suffix in (".png", ".svg", ".pdf"), f"a figure's file must end in .png, .svg or .pdf, got '{path}'")
-    style: Any = STYLE
+    wide = PAPER.get(_columns.get(), size[0] * columns)
+    below = rows == 1 and wide < LEAST * columns
+    across, down = (1, columns) if below else (columns, rows)
+    style: Any = STYLE | (ON_PAPER if _columns.get() else {})
     with rc_context(style):
-        figure: Figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+        figure: Figure = Figure(figsize=(wide, wide / across * size[1] / size[0] * down), layout="constrained")
         FigureCanvasAgg(figure)
-        yield figure.subplots(rows, columns, squeeze=False)
+        axes = figure.subplots(down, across, squeeze=False)
+        yield axes.T if below else axes
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else {"Date": None})
+        figure.savefig(path, metadata={UNSAID[path.suffix]: None})
 
 
 def band(axis: Axes, x: Any, curves: Any, number: int, label: str | None, *, spread: bool = True, **line: Any) -> None:

@@ -1,6 +1,7 @@
 """Seeing who takes part: how often every client of a run was heard, and how unequal that is."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,33 +26,52 @@ def took_part(run: Path) -> Integers:
         ) from error
 
 
+SHARES = np.linspace(0, 100, 101)
+
+
+@dataclass(frozen=True, eq=False)
+class Taking:
+    """How a group's clients took part, the mean over its runs."""
+
+    label: str
+    unequal: float  # Gini coefficient
+    clients: Reals  # (bins,) clients by the rounds they took part in
+    lorenz: Reals  # (101,) share of all answers, in %, of the clients heard least, at `SHARES`
+
+
+def taking_part(groups: Mapping[str, Sequence[Path]]) -> tuple[Integers, list[Taking]]:
+    """Where bins of rounds begin and the last ends, and how every group took part."""
+    found = {label: [took_part(run) for run in runs] for label, runs in groups.items()}
+    most = max(int(one.max(initial=0)) for counts in found.values() for one in counts)
+    step = -(-(most + 1) // 30)
+    edges = np.arange(0, most + step + 1, step)
+
+    def of(label: str, counts: list[Integers]) -> Taking:
+        each = [(gini(one), np.histogram(one, edges)[0], _lorenz(one)) for one in counts]
+        unequal, clients, lorenz = (np.mean(part, axis=0) for part in zip(*each, strict=True))
+        return Taking(label, float(unequal), clients, lorenz)
+
+    return edges, [of(label, counts) for label, counts in found.items()]
+
+
 def draw_participation(groups: Mapping[str, Sequence[Path]], path: Path) -> dict[str, float]:
     """Clients by the rounds they took part in, over all runs of a label; returns every label's mean Gini coefficient.
 
     Left the histogram, right Lorenz curves: the share of all participation that falls to the clients heard least.
     """
-    found = {label: [took_part(run) for run in runs] for label, runs in groups.items()}
-    unequal = {label: float(np.mean([gini(one) for one in counts])) for label, counts in found.items()}
-    most = max(int(one.max(initial=0)) for counts in found.values() for one in counts)
-    step = -(-(most + 1) // 30)
-    edges = np.arange(0, most + step + 1, step)
+    edges, every = taking_part(groups)
     with panels(path, 1, 2, size=(4.2, 3.1)) as axes:
         left, right = axes[0]
-        for number, (label, counts) in enumerate(found.items()):
-            height = np.mean([np.histogram(one, edges)[0] for one in counts], axis=0)
-            label = f"{label}: Gini {unequal[label]:.2f}"
-            left.stairs(height, edges - 0.5, color=colour(number), linewidth=1.6, fill=False, label=label)
-            left.stairs(height, edges - 0.5, color=colour(number), alpha=0.18, fill=True)
-            curve = np.mean([_lorenz(one) for one in counts], axis=0)
-            right.plot(SHARES, curve, color=colour(number))
+        for number, of in enumerate(every):
+            label = f"{of.label}: Gini {of.unequal:.2f}"
+            left.stairs(of.clients, edges - 0.5, color=colour(number), linewidth=1.6, fill=False, label=label)
+            left.stairs(of.clients, edges - 0.5, color=colour(number), alpha=0.18, fill=True)
+            right.plot(SHARES, of.lorenz, color=colour(number))
         left.set(xlabel="rounds a client took part in", title="clients")
         right.plot([0, 100], [0, 100], color="#999999", linewidth=0.8, linestyle="--")
         right.set(xlabel="clients, those heard least first, %", title="their share of all answers, %")
         left.legend(loc="upper right")
-    return unequal
-
-
-SHARES = np.linspace(0, 100, 101)
+    return {of.label: of.unequal for of in every}
 
 
 def _lorenz(counts: Integers) -> Reals:

@@ -11,18 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..report.curves import Curves
 from ..report.figure import Heat
 from ..runs.recipes import build_method
-from ..runs.start import built_method
 from ..simulate.clock import Delays, Load
 from ..stacks.cohort import Cohort
-from ..topology import TaskGraph
 from .judge import claim, listed
-from .rows import at_end, cell, correlations, memory_of, rows, settings_of
+from .rows import at_end, between_tasks, cell, rows, settings_of
 from .table import Claim, Row, Runs, Table, Verdict, figure
 
 LINKS = (0.0, 0.3, 1.0, 3.0)  # seconds, as the authors planned
@@ -139,25 +136,9 @@ def _curves(runs: Runs, words: str, link: float | None) -> Curves:
     return Curves(groups, "macro_accuracy", "rounds" if link is None else seconds, dress=dress)
 
 
-def between_tasks(folder: Path, ring: bool) -> Any:
-    """(tasks, tasks) correlations from a run's last checkpoint; of a graph, row k from the covariance of client k."""
-    memory = memory_of(folder)
-    n = len(memory["examples"])
-    if not ring:
-        return correlations(memory["covariance"].view(n, n)).numpy()
-    topology = built_method(settings_of(folder)).exchanges[0].topology
-    assert isinstance(topology, TaskGraph)
-    sets, out = topology.sets(n), np.full((n, n), np.nan)
-    for k in range(n):
-        who = sets.members[sets.offset[k] : sets.offset[k + 1]]
-        cov = memory["covariance"][sets.place[k] : sets.place[k + 1]].view(len(who), len(who))
-        out[k, who.numpy()] = correlations(cov)[int((who == k).nonzero())].numpy()
-    return out
-
-
 def _related(runs: Runs, method: str, bar: str = "") -> Heat:
     dress = {"title": f"{method}: how tasks are related", "xlabel": "subject", "ylabel": "subject"}
-    return Heat(between_tasks(runs.first(f"{method}, sensors"), method == "ring"), bar, dress)
+    return Heat(between_tasks(runs.first(f"{method}, sensors")), bar, dress)
 
 
 DPA_SGD = Table(

@@ -14,7 +14,7 @@ import torch
 
 from ..report.curves import Curves
 from ..report.figure import Drawn, grid
-from ..report.graphs import activation, draw_plan, draw_rho
+from ..report.graphs import draw_links, draw_rho, pictured
 from ..topology import Matchings
 from ..topology.graphs.decomposition import Activation, plan_for
 from ..topology.graphs.networks import MATCHA_8, MATCHA_16, Network, Ring
@@ -220,10 +220,8 @@ def _draw_plans(path: Path, runs: Runs) -> bool:
 
 
 def _used(runs: Runs) -> list[list[Drawn]]:
-    topology = Matchings(MATCHA_8, 0.5)
-
-    used = activation(topology, 0, WORK["Fashion-MNIST"].rounds, 8)
-    return [[Drawn(lambda axis: draw_plan(axis, topology.plan(8), used), dress={"title": "budget 0.5, seed 0"})]]
+    used = pictured(Matchings(MATCHA_8, 0.5), 8, rounds=WORK["Fashion-MNIST"].rounds)
+    return [[Drawn(lambda axis: draw_links(axis, used), dress={"title": "budget 0.5, seed 0"})]]
 
 
 def _clock(folder: Path, rounds: list[int]) -> np.ndarray:

@@ -14,7 +14,7 @@ from ..runs.loop import Run
 from ..runs.start import prepared
 from ..simulate.clock import Delays, Load
 from .judge import claim, listed
-from .rows import cell, correlations, error, memory_of, rows, settings_of
+from .rows import between_tasks, cell, error, rows, settings_of
 from .table import Claim, Row, Runs, Table, Verdict, figure
 
 ROUNDS = 200
@@ -125,7 +125,7 @@ def _over_rounds(runs: Runs) -> list[list[Curves]]:
 
 def _related(runs: Runs, split: str, bar: str = "") -> Heat:
     dress = {"title": split, "xlabel": "subject", "ylabel": "subject"}
-    return Heat(correlations(memory_of(runs.first(f"related, {split}"))["covariance"]).numpy(), bar, dress)
+    return Heat(between_tasks(runs.first(f"related, {split}")), bar, dress)
 
 
 MOCHA = Table(

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..report.curves import rows_of
 from ..runs.folder import Folder
 from ..runs.settings import Settings
@@ -98,7 +96,10 @@ def memory_of(folder: Path) -> Stacks:
     return Folder.open(folder).load_last().state.memory
 
 
-def correlations(covariance: Tensor) -> Tensor:
-    """C_ij / (C_ii C_jj)^(1/2)."""
-    scale = covariance.diagonal().clamp(min=1e-300).sqrt()
-    return covariance / scale / scale[:, None]
+def between_tasks(folder: Path) -> Any:
+    """(tasks, tasks) correlations from a run's last checkpoint; of a graph, row k from the covariance of client k."""
+    from ..runs.start import built_method
+
+    found = built_method(settings_of(folder)).exchanges[0].topology.relations(memory_of(folder))
+    assert found is not None
+    return found.numpy()

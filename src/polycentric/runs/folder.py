@@ -7,6 +7,7 @@ outline.json       what is known of data that were given as an object, without t
 environment.json   versions, device, data fingerprint: what a number depends on besides the settings
 metrics.jsonl      one line for each evaluation; nothing in it depends on time or machine
 places.csv         every client's center at each evaluation, where clients have one
+sketches/          of the models that clients sent at each evaluation, where they are asked for
 clients.csv        every client's scores at the end
 edges.csv          every edge's scores at the end, where there are edges
 summary.json       the run in one object, written after them: a run that has one is finished
@@ -35,7 +36,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise, starmap
 from pathlib import Path
@@ -163,7 +164,9 @@ class Folder:
             self._lock = lock
             if ended is not None:
                 self.log(f"taken over from {ended}, which has ended")
-            for left in [*self.path.glob(".*.tmp"), *self.path.glob("checkpoints/.*.tmp")]:  # by a run that was killed
+            for left in (
+                left for at in ("", "checkpoints/", "sketches/") for left in self.path.glob(f"{at}.*.tmp")
+            ):  # by a run that was killed
                 left.unlink(missing_ok=True)
 
     def claim_new(self) -> None:
@@ -466,6 +469,42 @@ class Folder:
         said = f"{path} is damaged: the centers that clients had until now are lost, and it goes on without them"
         return kept, [said] if lost else []
 
+    def sketched(self) -> list[int]:
+        """The rounds of which there are sketches of clients' models, in order."""
+        found = (p.stem[6:] for p in (self.path / "sketches").glob("round-*.safetensors"))
+        return sorted(int(round) for round in found if re.fullmatch("[0-9]{6,13}", round))
+
+    def write_sketch(self, round: int, found: Mapping[str, Tensor]) -> None:
+        """The sketches of a round."""
+        with writing(self.path):
+            (self.path / "sketches").mkdir(exist_ok=True)
+        self.write_tensors(sketch_name(round), found)
+
+    def read_sketch(self, round: int) -> dict[str, Tensor]:
+        """The sketches of a round: `index`, which clients, and `model`, a row for each."""
+        found = self.read_tensors(sketch_name(round))
+        index, rows = (found.get(name, torch.zeros(0, 0, 0)) for name in ("index", "model"))
+        good = (index.dtype, rows.dtype, index.dim(), rows.dim()) == (torch.int64, torch.float32, 1, 2)
+        if not good or len(index) != len(rows) or not bool(rows.isfinite().all()) or bool((index < 0).any()):
+            raise UsageError(f"{self.path / sketch_name(round)} holds no sketches of models")
+        return {"index": index, "model": rows}
+
+    def rewind_sketches(self, rounds: Collection[int]) -> list[str]:
+        """Leave those of some rounds only, as they were when the run ended; returns which of these are lost."""
+        ended: Mapping[str, Sequence[Any]] = {}
+        with contextlib.suppress(Damaged):
+            ended = self.digests() if self.finished else {}
+        for round in self.sketched():
+            name = sketch_name(round)
+            if round not in rounds or not self._is(name, ended.get(name, _mark(self.path / name))):
+                (self.path / name).unlink(missing_ok=True)
+        lost = [path for round in sorted(rounds) if (path := sketch_name(round)) in ended]
+        return [
+            f"{self.path / name} is damaged: the map of that round is lost, and it goes on without it"
+            for name in lost
+            if not (self.path / name).is_file()
+        ]
+
     def save(self, checkpoint: Checkpoint, run: str = "") -> None:
         """Write a checkpoint and forget the oldest; the one before stays good until this one is."""
         stem = f"round-{checkpoint.state.round:06d}"
@@ -553,6 +592,11 @@ class Folder:
         found = (self.path / "checkpoints").glob("round-*.json")
         named = (p for p in found if re.fullmatch("round-[0-9]{6,13}", p.stem))
         return sorted(named, key=lambda p: int(p.stem[6:]), reverse=True)
+
+
+def sketch_name(round: int) -> str:
+    """The file of a round's sketches."""
+    return f"sketches/round-{round:06d}.safetensors"
 
 
 def _free(path: Path) -> bool:

@@ -320,9 +320,13 @@ def compared(
 
     `names` has one for each cell, where a method stands in several rows; by default it is the method's.
     """
-    summaries = run_cells(cells, out, jobs=jobs, progress=progress)
+    return rows_of(run_cells(cells, out, jobs=jobs, progress=progress), names or [cell.method for cell in cells])
+
+
+def rows_of(summaries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """One row for each name, from the summaries of its seeds; `names` has one for each of them."""
     alone = {s["seed"]: served(s["run_dir"]) for s in summaries if s["method"] == "nofed" and "metrics" in s}
-    named = [s | {"name": n} for s, n in zip(summaries, names or [c.method for c in cells], strict=True)]
+    named = [s | {"name": n} for s, n in zip(summaries, names, strict=True)]
     rows = []
     for name, ran in grouped(named, lambda s: s["name"]).items():
         good = [s for s in ran if "metrics" in s]

@@ -95,6 +95,8 @@ def warn_idle(run: Run) -> None:
             "steps that could go on alone: there are no fine-tuned scores",
             stacklevel=3,
         )
+    if run.settings.sketch and not any("model" in exchange.sends + exchange.told for exchange in run.method.exchanges):
+        warnings.warn(f"sketch keeps nothing in {run.method.name}, whose clients send no models", stacklevel=3)
     if said := _one_valued(run):
         warnings.warn(said, stacklevel=3)
     if run.settings.dissimilarity and not run.clients.task.layouts["model"].width:

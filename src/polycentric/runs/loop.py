@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,7 @@ from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
+from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
 from .checkpoint import Tally
 from .evaluate import evaluate, optimistic
@@ -43,6 +45,7 @@ from .metrics import Scores, lower_is_better, plain
 from .observers import Moment, Observer, Remote, in_use, observers
 from .serving import holder, personal, warn_held_out
 from .settings import Settings
+from .sketch import Sketched
 from .stopping import Target, rules
 from .unseen import Unseen, unseen
 
@@ -91,6 +94,7 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     scores: dict[str, Scores] = field(default_factory=dict)  # initial, in_use, personalised, ...
     places: dict[int, list[int]] = field(default_factory=dict, repr=False)  # round: every client's center
+    sketches: dict[int, Stacks] = field(default_factory=dict, repr=False)  # round: of the models that clients sent
     seconds: float = 0.0
     best: State | None = field(default=None, repr=False)  # on the validation split
     objects: Any = field(default=None, repr=False)  # of Python that it was made of: `runs.start.Given`
@@ -158,6 +162,12 @@ class Run:
 
         return audit(self, **how)
 
+    def report(self, path: str | Path | None = None, *, examples: bool = True) -> Path:
+        """One HTML file on this run, by default report.html in its folder; `examples`: single ones may be shown."""
+        from ..report.page import report_of  # the one arrow that points up: nobody who runs needs it
+
+        return report_of(self, path, examples=examples)
+
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object."""
         from .outputs import summary
@@ -223,13 +233,17 @@ class Run:
         before, width = self.state, self.clients.task.width
         here = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
         heard: Clients = self.remote or here
-        after, made = run_round(self.method, before, heard if self.record is None else self.record.over(heard))
+        heard = heard if self.record is None else self.record.over(heard)
+        sketched = Sketched(heard) if self.settings.sketch and self.settings.evaluates(before.round + 1) else None
+        after, made = run_round(self.method, before, sketched or heard)
         trips = tuple(made)
         self.clients.ranks.check(after)
         since, self._since = self._since, time.monotonic()
         tally, late = self._account(trips, self._since - since)
         check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
         self.state, self.tally = self.stored(after), tally
+        if sketched is not None and sketched.found:
+            self.sketches[after.round] = sketched.found
         if self.settings.evaluates(after.round):
             self._evaluate(trips)
         return trips

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..round import Trip
 from .checkpoint import Checkpoint, columns
 from .evaluate import edge_scores
-from .folder import Folder, places_line
+from .folder import Folder, places_line, sketch_name
 from .guarantee import smallest, spent
 from .loop import Callback
 from .machine import versions
@@ -50,6 +50,8 @@ class Recorder(Callback):
             self.folder.save_best(run.state, columns(run.clients.task.layouts, run.state), self.identity)
         if run.state.round in run.places:
             self.places.update(self.folder.append_places(run.state.round, run.places[run.state.round]).encode())
+        if run.state.round in run.sketches:
+            self.folder.write_sketch(run.state.round, run.sketches[run.state.round])
         self.folder.append_metrics(row)
 
     def on_round(self, run: Run, trips: Sequence[Trip]) -> None:
@@ -79,7 +81,8 @@ class Recorder(Callback):
         tables = run.now.exchange.topology.tables(run.state.memory)
         for name, tensors in tables.items():
             self.folder.write_tensors(name, tensors)
-        self.folder.finish(summary(run), list(tables))
+        sketches = [sketch_name(round) for round in self.folder.sketched()]
+        self.folder.finish(summary(run), [*tables, *sketches])
         programs, seconds = run.clients.compiled
         if programs:
             self.folder.log(f"compiled {programs} programs in {seconds:.1f} s")

@@ -102,9 +102,7 @@ def _tuned(gains: Sequence[float], metric: str) -> str:
     """
     mean, se = statistics.fmean(gains), mean_and_error(gains)[1]
     told = f"after fine-tuning {amount(mean, metric, se, sign=True)}"
-    few = len(gains) < FEWEST or se is None
-    clear = not few and se is not None and abs(mean) > margin(len(gains)) * se
-    return told if clear or few or not any(gains) else f"{told}, which cannot be told from none"
+    return f"{told}, which cannot be told from none" if told_apart(gains) is False and any(gains) else told
 
 
 def _by_seed(row: Row, metric: str) -> dict[int, float]:
@@ -132,15 +130,23 @@ def sentence(name: str, reference: str, gains: Sequence[float], metric: str) -> 
     if mean is None:
         return f"{name} and {reference} have no seed in which both came to an end"
     over = f"over {len(gains)} seed{'s' * (len(gains) != 1)}"
-    if len(gains) < FEWEST or se is None:
+    if (sure := told_apart(gains)) is None:
         return f"{name} against {reference}: {amount(mean, metric, sign=True)} {over}, too few seeds to tell"
     if not any(gains):
         return f"{name} is exactly as good as {reference} in all of {len(gains)} seeds"
-    if abs(mean) > margin(len(gains)) * se:
+    if sure:
         does = "beats" if mean > 0 else "loses to"
         beyond = "two" if margin(len(gains)) == 2 else f"{margin(len(gains)):.1f}"
         return f"{name} {does} {reference} by {amount(abs(mean), metric, se)} {over}: beyond {beyond} standard errors"
     return f"{name} cannot be told from {reference}: {amount(mean, metric, se, sign=True)} {over}"
+
+
+def told_apart(gains: Sequence[float]) -> bool | None:
+    """Whether differences, one for each seed, are beyond chance; None: there are too few seeds to tell."""
+    mean, se = mean_and_error(gains)
+    if mean is None or se is None or len(gains) < FEWEST:
+        return None
+    return abs(mean) > margin(len(gains)) * se
 
 
 def margin(seeds: int) -> float:

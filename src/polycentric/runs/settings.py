@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,6 +105,12 @@ class Settings(BaseModel):
         1, "Epochs of local fine-tuning before the last evaluation; 0 leaves it out.", ge=0, le=1 << 20, bound=False
     )
     dissimilarity: bool = option(False, "Also measure how much the clients' gradients differ.", bound=False)
+    sketch: bool = option(
+        False,
+        "Also keep a sketch of the models that clients send, at every evaluation: what `polycentric report` needs to "
+        "draw them on a map over the rounds.",
+        bound=False,
+    )
     unseen: bool = option(
         False,
         "Also score the models as a device that was never seen would use them: their mean, and the mean and the vote "
@@ -233,3 +240,25 @@ def pairs(settings: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set takes key=value, got '{text}'; for example --set lr=0.1")
         out[key.strip()] = value.strip()
     return out
+
+
+def command_of(settings: Settings) -> str:
+    """The command that runs such settings."""
+    words, defaults = ["polycentric", "run", settings.method], Settings(method=settings.method)
+    for name, value in settings.model_dump().items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("method", "set") or value == getattr(defaults, name):
+            continue
+        words += [flag] if isinstance(value, bool) else [flag, str(value)]
+    for key, value in settings.set.items():
+        table = dict(value) if isinstance(value, dict) else {"name": value}  # { name = "uniform", n = 10 }
+        words += ["--set", f"{key}={_typed(table.pop('name'))}"] if "name" in table else []
+        words += [word for field, inner in table.items() for word in ("--set", f"{key}.{field}={_typed(inner)}")]
+    return shlex.join(words)
+
+
+def _typed(value: Any) -> str:
+    """A value of a TOML file as it is typed."""
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_typed, value))})"
+    return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)

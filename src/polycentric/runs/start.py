@@ -496,7 +496,7 @@ def continued(made: Run, folder: Folder | None) -> list[str]:
         then, digest = (checkpoint.history, checkpoint.places) if checkpoint else ((), "")
         known_then, now = ({row["round"] for row in rows} for rows in (then, made.history))
         made.places, lost = folder.rewind_places(known_then, digest, now)
-        problems += lost
+        problems += lost + folder.rewind_sketches(now)
         for line in [*problems, f"resumed after round {made.state.round}"]:
             folder.log(line)
         if made.state.round < made.settings.rounds and not made.stopped:

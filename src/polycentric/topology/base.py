@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,30 @@ class Wires:
     def meets_cloud(self, round: int) -> bool:
         """Whether centers talk to a cloud above them at the end of this round."""
         return False
+
+
+class Spots(NamedTuple):
+    """Where things stand on a map."""
+
+    centers: Any  # (centers, 2)
+    radii: Any  # (centers,) how far they reach
+    clients: Any  # (clients, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """What a drawing of a topology shows: who talks to whom, and in which share of the rounds."""
+
+    links: Links  # (center, client, share of the rounds); without centers of two clients, every pair once
+    n_clients: int
+    n_centers: int  # that stand apart from clients; 0: every client is its own
+    part: Tensor | None = None  # (links,) links that are used together, as a matching, have one number
+    spots: Spots | None = None  # None: there is no map, and whoever draws finds places
+
+    @property
+    def several(self) -> bool:
+        """Whether some client hears several centers."""
+        return self.n_centers > 0 and bool((self.links.sender.bincount() > 1).any())
 
 
 def nothing(mixing: Mixing) -> Links:
@@ -132,6 +156,18 @@ class Topology(ABC):
     def learned(self, memory: Stacks) -> Tensor | None:
         """Which centers have ever heard anybody, (centers,) bool; None: nobody asks."""
         return None
+
+    def relations(self, memory: Stacks) -> Tensor | None:
+        """Correlations of clients' tasks, (clients, clients), NaN where none is kept; None: they are not learned."""
+        return None
+
+    def picture(self, memory: Stacks, everyone: Cohort) -> Picture:
+        """What a drawing shows after `everyone.round` rounds; by default the links of `up`."""
+        receiver, sender, weight = self.up(memory, everyone, "model").links
+        client, centers = everyone.index[sender], 0 if self.at_home else self.n_centers(everyone.n_clients)
+        there = (receiver < client) if self.at_home else (weight != 0)
+        links = Links(receiver[there], client[there], torch.ones(int(there.sum()), dtype=torch.float64))
+        return Picture(links, everyone.n_clients, centers and max([centers, *(receiver + 1).tolist()]))
 
     def tables(self, memory: Stacks) -> dict[str, Stacks]:
         """Tensors to be left behind when a run ends, by the name of their file."""

@@ -92,7 +92,7 @@ class Federation:
         """How often a node has said that it is connected."""
         return self.said[name].count(f"connected to 127.0.0.1:{self.port}")
 
-    def exchange(self, parcels: Mapping[str, Sequence[bytes]], seconds: float = 30.0) -> dict[str, list[bytes]]:
+    def exchange(self, parcels: Mapping[str, Sequence[bytes]], seconds: float = 60.0) -> dict[str, list[bytes]]:
         """Replies by name."""
         names = {peer.name: peer.id for peer in self.link.peers()}
         self.link.send({names[name]: parcel for name, parcel in parcels.items()}, seconds)
@@ -125,7 +125,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         try:
             with made.link:
                 made.members = [made.join(str(k), k) for k in range(N)]
-                until(lambda: len(made.names()) == N, 40)
+                until(lambda: len(made.names()) == N, 60)
                 yield made
         finally:
             made.stop.set()
@@ -133,7 +133,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
                 thread.join(20)
 
 
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 45.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
@@ -211,8 +211,8 @@ def test_the_superlink_listens_here_only_and_gives_its_task_to_nobody(federation
     """Somebody else on this machine can reach it, and still needs a secret to become the server."""
     from polycentric.deploy.engine.flower import FAILURES, Address, Claims
 
-    real = federation.link._place.address(federation.link._inner)
-    assert real.host == "127.0.0.1" and real.secret not in federation.link._superlink.said(1 << 24).encode()  # type: ignore[union-attr]
+    real = federation.link._place.address(federation.link._machinery.inner)
+    assert real.host == "127.0.0.1" and real.secret not in federation.link._machinery.superlink.said(1 << 24).encode()  # type: ignore[union-attr]
     for kind in ("flwr-serverapp", "flwr-clientapp"):
         thief = Claims(Address(real.host, real.port, real.tls, b"guess" * 7), kind)
         with pytest.raises(FAILURES):
@@ -239,7 +239,7 @@ def test_intruders_are_refused_and_disturb_nobody(federation: Federation) -> Non
 
 def test_nothing_is_lost_when_the_superlink_or_the_door_is_killed(federation: Federation) -> None:
     link = federation.link
-    for child in (link._superlink, link._door):
+    for child in (link._machinery.superlink, link._machinery.door):
         assert child is not None
         os.kill(child.pid, signal.SIGKILL)
         assert federation.echoes()
@@ -281,7 +281,7 @@ def test_a_folder_serves_one_at_a_time_and_a_port_as_well(federation: Federation
 def test_all_ends_and_nothing_is_left(federation: Federation) -> None:
     """No process, no secret, and nothing outside of the folders; logs are readable to their owner only."""
     link = federation.link
-    children = [link._superlink, link._door, *(member.supernode for member in federation.members)]
+    children = [link._machinery.superlink, link._machinery.door, *(member.supernode for member in federation.members)]
     federation.stop.set()
     for thread in federation.threads:
         thread.join(20)

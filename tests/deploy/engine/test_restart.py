@@ -28,7 +28,7 @@ from polycentric.deploy.engine.link import Link
 root, port = Path(sys.argv[1]), int(sys.argv[2])
 link = Link(root / "link", port=port, keys=root / "server", nodes=root / "nodes", log=lambda line: None)
 with link:
-    print(link._superlink.pid, link._door.pid, flush=True)
+    print(link._machinery.superlink.pid, link._machinery.door.pid, flush=True)
     while not any(peer.online for peer in link.peers()):
         time.sleep(0.1)
     for peer in link.peers():

@@ -15,7 +15,8 @@ from polycentric.cli import outcome
 from polycentric.learn import Train
 from polycentric.method import Exchange, Method
 from polycentric.methods import METHODS
-from polycentric.report.maps import _laid_out, draw_map
+from polycentric.report.layout import spots_of_cells
+from polycentric.report.maps import draw_map
 from polycentric.reproduce import TABLES
 from polycentric.reproduce.fedmes import FEDMES, ends, over_by, round_time, rounds_by
 from polycentric.reproduce.rows import history
@@ -136,7 +137,7 @@ def test_maps_are_drawn(geometry, n, rounds, tmp_path: Path):
 )  # fmt: skip
 def test_who_stands_in_a_circle_is_covered_by_its_edge(cells):
     cover = covered(cells, cells.default_n_clients)
-    stations, radii, at = _laid_out(cover)
+    stations, radii, at = spots_of_cells(cover)
     inside = np.hypot(*np.moveaxis(at[:, None] - stations, -1, 0)) < radii
     assert (radii > 0).all() and np.array_equal(inside, cover.table.toarray().T > 0)
 
@@ -153,7 +154,9 @@ def test_a_hierarchy_that_is_not_there_yet_is_not_beaten():
 
 
 def test_where_circles_would_lie_there_are_none():
-    _, radii, at = _laid_out(covered(CellRegions("0:5 1:5 2:5 3:5 0+2:5 1+3:5"), 30))  # opposite cells, not neighbours
+    _, radii, at = spots_of_cells(
+        covered(CellRegions("0:5 1:5 2:5 3:5 0+2:5 1+3:5"), 30)
+    )  # opposite cells, not neighbours
     assert (radii == 0).all()
     assert len(np.unique(at.round(3), axis=0)) == 30  # nobody stands on anybody
 

@@ -32,3 +32,10 @@ def test_centers_move_by_the_share_of_all_that_chose_them() -> None:
     memory = {"assignment": torch.tensor([0, 2, 2, 2])}
     up = Choice(3, over_all=True).up(memory, everyone(4), "model")
     assert up.rest == "keep" and up.total.tolist() == [0.25, 0.0, 0.75]
+
+
+def test_with_a_fixed_denominator_everybody_counts_one_of_the_expected_number() -> None:
+    """Half of four clients are expected in each center, whoever chose it."""
+    memory = {"assignment": torch.tensor([0, 1, 1, 1])}
+    up = Choice(2, expected=0.5).up(memory, everyone(4), "model")
+    assert up.to_dense().tolist() == [[0.5, 0, 0, 0], [0, 0.5, 0.5, 0.5]]

@@ -8,30 +8,30 @@ ends, it is started again: messages that were kept are still there.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError, require
 from .admission import allowed, check_server, is_here
-from .children import Child, check_free, free_port
+from .children import check_free
+from .machinery import PATIENCE, Machinery
 from .place import Place
 
 if TYPE_CHECKING:
+    from .flower import Address
     from .office import Office, Registered, Serving
 
 POLL, RARELY, OFTEN = 0.05, 1.0, 1.0  # seconds between two looks: for replies; where none was brought; for who is there
 WHILE = 1.0  # seconds that looking for replies may take, about
-PATIENCE, SOON = 60.0, 0.5  # seconds for Flower to start; that looking for something may wait for it
+SOON = 0.5  # seconds that looking for something waits for Flower
 REREAD, LOOK = 5.0, 0.2  # seconds between two looks at who may join, and at whether all is well
 MOMENT = 0.3  # seconds
 UNWELL = 90.0  # seconds after which a superlink that does not answer is ended
-HOLD = 15.0  # seconds that a node's question for messages may wait at the door; it gives up after 30
 LONGEST_PAUSE = 30.0  # seconds between two tries to start something again
 
 
@@ -91,9 +91,8 @@ class Link:
         self._place = Place(Path(folder), encrypted=not insecure)
         self._keys, self._nodes_folder, self._log = keys, nodes, log
         self._lock, self._ending = threading.RLock(), threading.Event()
-        self._inner = 0
-        self._superlink: Child | None = None
-        self._door: Child | None = None
+        self._machinery = Machinery(self._place, host, port, keys, self._ending, log)
+        self._address: Address | None = None
         self._office: Office | None = None
         self._serving: Serving | None = None
         self._watcher: threading.Thread | None = None
@@ -103,7 +102,8 @@ class Link:
         self._said: dict[str, float] = {}
         self._known: list[Registered] = []
         self._looked = self._fetched = float("-inf")
-        self._bell, self._heard = self._place.folder / "bell", -1
+        self._heard = -1
+        self._halves = False  # whether messages are there of which a part is missing
 
     def __enter__(self) -> Link:
         from .flower import check_version
@@ -114,10 +114,9 @@ class Link:
         try:
             self._stack.enter_context(self._place)
             check_free(self.host, self.port)
-            self._start_superlink()
-            self._reread()
+            self._start()
             self._begin()
-            self._start_door()
+            self._open()
         except BaseException:
             self.close()
             raise
@@ -155,23 +154,37 @@ class Link:
             self._lost([peer for peer in parcels if peer not in known], "no such node" if ours else "Flower is away")
             addressed = {known[peer].number: peer for peer in parcels if peer in known}
             for some in batches(addressed, parcels):
-                batch = {number: parcels[peer] for number, peer in some.items()}
                 try:
-                    try:
-                        taken = self._served.push(batch, seconds)
-                    except FAILURES:
-                        time.sleep(MOMENT)  # what was killed just now takes a moment to be gone
-                        self._revive()
-                        taken = self._served.push(batch, seconds)
+                    taken = self._pushed({number: parcels[peer] for number, peer in some.items()}, seconds)
                 except (*FAILURES, UsageError) as error:
                     self._lost(list(some.values()), type(error).__name__)
                     continue
                 for number, peer in some.items():
                     if number in taken:
                         self._pending[taken[number]] = Sent(peer, number, time.monotonic() + seconds)
-                        self._wake(known[peer])
+                        self._machinery.wake(known[peer])
                     else:
                         self._lost([peer], "Flower did not take it")
+
+    def _pushed(self, parcels: Mapping[int, Sequence[bytes]], seconds: float) -> dict[int, str]:
+        """Hand messages over; if that fails, once more, the same ones; if that fails, too, the run is over."""
+        from .flower import FAILURES
+
+        serving = self._served
+        messages = serving.written(parcels, seconds)
+        try:
+            return serving.push(messages)
+        except FAILURES:
+            try:
+                time.sleep(MOMENT)  # what was killed just now takes a moment to be gone
+                self._revive()
+            finally:
+                self._halves = self._serving is serving
+            if self._serving is not serving:
+                messages = self._served.written(parcels, seconds)
+            taken = self._served.push(messages)
+            self._halves = False
+            return taken
 
     def fetch(self) -> list[tuple[str, list[bytes]]]:
         """Replies since the last call, with the id of the peer that really sent each.
@@ -182,7 +195,7 @@ class Link:
 
         now, out = time.monotonic(), []
         with self._turn(SOON) as ours:
-            rung = self._rung()
+            rung = self._machinery.rung
             if not ours or not self._pending or now - self._fetched < (POLL if rung != self._heard else RARELY):
                 return []
             self._fetched, self._heard = now, rung
@@ -191,6 +204,8 @@ class Link:
             except FAILURES as error:
                 self._say(f"replies could not be fetched ({type(error).__name__})")
                 return []
+            if time.monotonic() - now > WHILE:
+                self._heard = -1  # there is more
             for reply in replies:
                 sent = self._pending.pop(reply.to, None)
                 if sent is None:
@@ -220,10 +235,8 @@ class Link:
                 self._serving.close()
             if self._office is not None:
                 self._office.close()
-            for child in (self._door, self._superlink):
-                if child is not None:
-                    child.end()
-            self._door = self._superlink = self._office = self._serving = None
+            self._machinery.end()
+            self._office = self._serving = None
             self._stack.close()
 
     @contextlib.contextmanager
@@ -238,74 +251,41 @@ class Link:
 
     # -- beginning -------------------------------------------------------------------------------------------
 
-    def _start_superlink(self) -> None:
-        """Start Flower, and wait until it answers: at another port if it must, and at last with an empty database."""
-        database = self._place.folder / "state.db"
-        for left in (2, 1, 0):
-            self._inner = self._inner or free_port()
-            options = ["superlink", *self._place.options, "--port", str(self._inner), "--database", str(database)]
-            options += ["--disable-runtime-dependency-installation"]
-            options += ["--insecure"] if self.insecure else ["--enable-supernode-auth"]
-            self._superlink = Child("superlink", "starter.py", options, self._place.folder)
-            if self._waited(self._superlink):
-                return
-            self._superlink.end()
-            self._inner = 0
-            if self._ending.is_set():
-                break
-            if left == 1:
-                self._log("Flower does not start: trying with an empty database, the other is kept as old-state.db")
-                for path in self._place.folder.glob("state.db*"):
-                    path.replace(path.with_name(f"old-{path.name}"))
-        raise UsageError(f"Flower does not start: see {self._place.folder / 'superlink.log'}")
-
-    def _waited(self, child: Child) -> bool:
-        address, end = self._place.address(self._inner), time.monotonic() + PATIENCE
-        while child.alive and time.monotonic() < end and not self._ending.wait(0.05):
-            if address.healthy():
-                from .office import Office
-
-                if self._office is not None:
-                    self._office.close()
-                self._office = Office(address)
-                return True
-        return False
-
     def _begin(self) -> None:
         """A run of our own; what was sent in the one before is lost."""
         from .flower import FAILURES
         from .office import Serving
 
-        assert self._office is not None
+        assert self._office is not None and self._address is not None
         if self._serving is not None:
             self._serving.close()
         self._lost([sent.peer for sent in self._pending.values()], "its run is over")
         self._pending.clear()
         try:
-            self._serving = Serving(self._place.address(self._inner), self._office.begin(), PATIENCE)
+            self._halves = False
+            self._serving = Serving(self._address, self._office.begin(), PATIENCE)
         except FAILURES as error:
             raise UsageError(
                 f"Flower did not begin ({type(error).__name__}): see {self._place.folder / 'superlink.log'}"
             ) from error
 
-    def _start_door(self) -> None:
-        settings: dict[str, Any] = {"host": self.host, "port": self.port, "inner": self._inner, "hold": HOLD}
-        settings["bell"] = str(self._bell)
-        if self._keys is not None:
-            keys = self._keys.absolute()
-            settings |= {"certificate": str(keys / "server.crt"), "key": str(keys / "server.key")}
-            settings |= {"authority": str(self._place.authority), "only": self._may_pass()}
-        self._door = Child("door", "door.py", [json.dumps(settings)], self._place.folder)
-        end = time.monotonic() + PATIENCE
-        while " open" not in (said := self._door.said()):
-            if not self._door.alive or time.monotonic() > end:
-                self._door.end()
-                raise UsageError(f"cannot listen at {self.host}:{self.port}: {' '.join(said.split())[-200:]}")
-            time.sleep(0.02)
+    def _start(self) -> None:
+        """Flower, and what the owner of a server asks of it."""
+        from .office import Office
+
+        self._address = self._machinery.start()
+        if self._office is not None:
+            self._office.close()
+        self._office = Office(self._address)
+        self._reread()
+
+    def _open(self) -> None:
+        """The door; whoever was sent something is woken."""
+        self._machinery.open(self._may_pass())
         numbers = {one.number: one for one in self._look()}
         for sent in self._pending.values():
             if sent.number in numbers:
-                self._wake(numbers[sent.number])
+                self._machinery.wake(numbers[sent.number])
 
     # -- while it runs ---------------------------------------------------------------------------------------
 
@@ -317,43 +297,50 @@ class Link:
         pause = 0.0
         while not self._ending.wait(max(LOOK, pause)):
             try:
-                self._revive(time.monotonic() - well)
+                if self._revive(time.monotonic() - well):
+                    well = time.monotonic()
                 if time.monotonic() - reread > REREAD:
                     reread = time.monotonic()
                     self._reread()
-                if time.monotonic() - beat > BEAT:
+                if self._halves or time.monotonic() - beat > BEAT:
                     beat = time.monotonic()
                     self._beat()
-                well, pause = time.monotonic(), 0.0
+                    well = time.monotonic()
+                pause = 0.0
             except Exception as error:  # whatever it is, the user's process goes on, and this is tried again
                 pause = min(LONGEST_PAUSE, max(1.0, 2 * pause))
                 self._say(f"Flower is disturbed ({type(error).__name__}: {error})")
 
-    def _revive(self, unwell: float = 0.0) -> None:
-        """Start again what has ended, or has not answered for long."""
+    def _revive(self, unwell: float = 0.0) -> bool:
+        """Start again what has ended, or has not answered for long; whether Flower had to be."""
         with self._lock:
-            assert self._superlink is not None and self._door is not None
+            superlink, door = self._machinery.superlink, self._machinery.door
+            if superlink is None or door is None or self._ending.is_set():
+                return False
             if unwell > UNWELL:
-                self._superlink.end()
-            if not self._superlink.alive:
+                superlink.end()
+            dead = not superlink.alive
+            if dead:
                 self._log("Flower's superlink has ended: starting it again")
-                self._superlink.end()
-                before = self._inner
-                self._start_superlink()
-                self._reread()
-                self._beat()
-                if self._inner != before:
-                    self._door.end()  # it knows the other port
-            if not self._door.alive:
+                superlink.end()
+                before = self._address
+                self._start()
+                if before is not None and self._address is not None and before.port == self._address.port:
+                    self._beat()
+                else:  # which neither the door nor our run know
+                    door.end()
+                    self._begin()
+            if not door.alive:
                 self._log("the door has ended: opening it again")
-                self._door.end()
-                self._start_door()
+                door.end()
+                self._open()
+            return dead
 
     def _beat(self) -> None:
         """Say that we are alive; if the run is not ours any more, begin another."""
         with self._lock:
-            if not self._served.beat():
-                self._log("Flower has ended the run: beginning another")
+            if self._halves or not self._served.beat():
+                self._log("the run has ended: beginning another")
                 self._begin()
 
     def _reread(self) -> None:
@@ -372,7 +359,8 @@ class Link:
                 except FAILURES:
                     self._say(f"{names[key][1]}.pub could not be registered: see superlink.log")
             self._looked = float("-inf")
-            if self._door is not None and not self._door.tell(f"only {self._may_pass()}"):
+            door = self._machinery.door
+            if door is not None and not door.tell(f"only {self._may_pass()}"):
                 self._say("the door does not listen")
 
     def _may_pass(self) -> str:
@@ -404,18 +392,6 @@ class Link:
         if self.insecure:
             return {str(one.number): one for one in self._look()}
         return {self._names[one.key][0]: one for one in self._look() if one.key in self._names}
-
-    def _rung(self) -> int:
-        """When a node last brought something, as the door says."""
-        with contextlib.suppress(OSError):
-            return self._bell.stat().st_mtime_ns
-        return 0
-
-    def _wake(self, node: Registered) -> None:
-        from .door import digest
-
-        if self._door is not None:
-            self._door.tell(f"wake {digest(node.header.encode())}")
 
     @property
     def _served(self) -> Serving:

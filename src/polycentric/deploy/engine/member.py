@@ -149,14 +149,15 @@ class Member:
                 except FAILURES:  # it starts, or ends
                     task = None
                 if task is not None:
-                    self._answer(address, task[0], stop)
+                    if not self._answer(address, task[0], stop):
+                        return
                 else:
                     stop.wait(LOOK)
         finally:
             claims.close()
 
-    def _answer(self, address: Address, token: str, stop: threading.Event) -> None:
-        """One message, and whatever happens a reply to it."""
+    def _answer(self, address: Address, token: str, stop: threading.Event) -> bool:
+        """One message, and whatever happens a reply to it; False: the supernode did not take it, and waits for ever."""
         from .answering import Answering
         from .flower import FAILURES, check_size
 
@@ -173,8 +174,10 @@ class Member:
                 reply, code = [], "not readable"
             if not (stop.is_set() and code):
                 task.reply(reply, code)
+            return True
         except FAILURES as error:
-            self._log(f"a reply could not be handed over ({type(error).__name__})")
+            self._log(f"a reply could not be handed over ({type(error).__name__}): starting the supernode again")
+            return False
         finally:
             task.close()
 

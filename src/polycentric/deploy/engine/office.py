@@ -148,25 +148,32 @@ class Serving:
                 return False
             raise
 
-    def push(self, parcels: Mapping[int, Sequence[bytes]], seconds: float) -> dict[int, str]:
-        """Messages to nodes, by their numbers; the messages' own numbers, of those that were taken."""
-        messages = [self._message(number, parcel, seconds) for number, parcel in parcels.items()]
-        taken = pushed(self._client, SERVER, self.run, messages)
-        return {number: message for number, message in zip(parcels, taken, strict=True) if message}
+    def written(self, parcels: Mapping[int, Sequence[bytes]], seconds: float) -> dict[int, Message]:
+        """Messages to nodes, by their numbers."""
+        out = {}
+        for number, parcel in parcels.items():
+            about = Metadata(
+                run_id=self.run,
+                message_id="",
+                src_node_id=SUPERLINK_NODE_ID,
+                dst_node_id=number,
+                reply_to_message_id="",
+                group_id="",
+                created_at=time.time(),
+                ttl=seconds,
+                message_type="query",
+            )
+            out[number] = make_message(metadata=about, content=packed(parcel))
+        return out
 
-    def _message(self, number: int, parcel: Sequence[bytes], seconds: float) -> Message:
-        about = Metadata(
-            run_id=self.run,
-            message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
-            dst_node_id=number,
-            reply_to_message_id="",
-            group_id="",
-            created_at=time.time(),
-            ttl=seconds,
-            message_type="query",
-        )
-        return make_message(metadata=about, content=packed(parcel))
+    def push(self, messages: Mapping[int, Message]) -> dict[int, str]:
+        """Hand messages over; their own numbers, of those that were taken.
+
+        If this fails, the same messages must be pushed again, or the run ended: a message of which a part is there is
+        delivered, and its node waits for the rest.
+        """
+        taken = pushed(self._client, SERVER, self.run, list(messages.values()))
+        return {number: message for number, message in zip(messages, taken, strict=True) if message}
 
     def pull(self, messages: Iterable[str], seconds: float) -> list[Came]:
         """Replies that are there as a whole; one whose bytes still arrive is looked at again in the next call.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from ...runs.metrics import Integers, Reals
 from ...stacks.draw import uniform
 from ...stacks.stack import Stacks
 from ..figure import colour, heat, panels
-from .members import Looks, cosines, looks, neighbours, places_of, principal, statistics, updates
+from .members import Looks, cosines, looks, neighbours, over_rounds, places_of, principal, statistics, updates
 
 MARKS = "os^DvPX*<>hp8dH"  # of known groups; they come round again
 LARGEST_TREE = 120  # clients that a heat map with a tree can show
@@ -38,13 +38,9 @@ def draw(run: Run, folder: Path, *, examples: bool = True, clients: int | None =
 
 def draw_rounds(run: Run, path: Path) -> bool:
     """Intra-cluster distance (or accuracy), sizes and re-assignments over the rounds."""
-    rounds = sorted(run.places)
-    if len(rounds) < 2:
+    if len(run.places) < 2:
         return False
-    table = np.array([run.places[r] for r in rounds])
-    n = int(table.max()) + 1
-    sizes = np.stack([np.bincount(row, minlength=n) for row in table], axis=1)
-    moved = (np.diff(table, axis=0) != 0).sum(1)
+    rounds, table, sizes, moved = over_rounds(run.places)
     rows = [row for row in run.history if row.get("intra_cluster") is not None]
     name, title = ("intra_cluster", "intra-cluster distance") if rows else ("macro_accuracy", "mean accuracy")
     rows = rows or [row for row in run.history if row.get(name) is not None]
@@ -52,7 +48,7 @@ def draw_rounds(run: Run, path: Path) -> bool:
         first, second, third = axes[0]
         first.plot([row["round"] for row in rows], [row[name] for row in rows], color="#333333")
         first.set(title=title, yscale="log" if name == "intra_cluster" else "linear")
-        second.stackplot(rounds, sizes, colors=[colour(k) for k in range(n)], linewidth=0, step="post")
+        second.stackplot(rounds, sizes, colors=[colour(k) for k in range(len(sizes))], linewidth=0, step="post")
         second.set(title="clients of each cluster", ylim=(0, table.shape[1]))
         third.bar(rounds[1:], moved, width=0.8 * float(np.min(np.diff(rounds))), color="#777777")
         third.set_title("moved since the last look")
@@ -96,16 +92,25 @@ def scatter(axis: Any, at: Reals, seen: Looks) -> None:
             axis.scatter([], [], c="#777777", marker=MARKS[int(g) % len(MARKS)], s=26, label=name)
 
 
-def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> bool:
+class ContactSheet(NamedTuple):
     """A contact sheet: for each cluster a few clients, one example of the same class in every column."""
+
+    classes: list[int]  # of the columns
+    clusters: list[int]  # of the lines
+    clients: list[int]  # of the lines
+    tiles: list[list[Reals]]  # (height, width, 3) each, framed in the colour of the cluster
+
+
+def sheet_of(run: Run, *, clients: int = 3, columns: int = 12, clusters: Any = None) -> ContactSheet | None:
+    """A few examples of each cluster; None where examples are no pictures of classes."""
     train, classes = run.federation.train, run.federation.classes
     if len(run.federation.shape) != 3 or run.federation.kind != "classes":
-        return False
+        return None
     places, seed = places_of(run), run.clients.seed
     labels, owner = train.y.cpu(), train.owner.cpu()
     common = torch.bincount(labels, minlength=len(classes)).argsort(descending=True, stable=True)[:columns]
     shown: list[int] = common.sort().values.tolist()
-    lines: list[tuple[int, list[Tensor | None]]] = []
+    sheet = ContactSheet(shown, [], [], [])
     for k in np.unique(places) if clusters is None else clusters:
         members = torch.from_numpy(np.flatnonzero(places == k))
         counts = torch.stack([torch.bincount(owner[labels == c], minlength=len(places)) for c in shown])
@@ -114,16 +119,25 @@ def draw_examples(run: Run, path: Path, *, clients: int = 3, columns: int = 12, 
         best = np.lexsort((draws.numpy(), -has.numpy()))[:clients]  # those with most of these classes
         for client in members[torch.from_numpy(best.copy())].tolist():
             mine = [((owner == client) & (labels == c)).nonzero()[:, 0] for c in shown]
-            lines.append((int(k), [train.x[m[0]].cpu() if len(m) else None for m in mine]))
-    tiles = [[_tile(picture, run.federation.shape, colour(k)) for picture in images] for k, images in lines]
-    sheet = np.concatenate([np.concatenate(row, axis=1) for row in tiles])
-    with panels(path, size=(0.3 + 0.45 * len(shown), 0.45 * len(lines))) as axes:
+            pictures = [train.x[m[0]].cpu() if len(m) else None for m in mine]
+            sheet.clusters.append(int(k))
+            sheet.clients.append(client)
+            sheet.tiles.append([_tile(picture, run.federation.shape, colour(int(k))) for picture in pictures])
+    return sheet
+
+
+def draw_examples(run: Run, path: Path, **how: Any) -> bool:
+    """The contact sheet of a run, as `sheet_of` takes it."""
+    sheet = sheet_of(run, **how)
+    if sheet is None:
+        return False
+    with panels(path, size=(0.3 + 0.45 * len(sheet.classes), 0.45 * len(sheet.tiles))) as axes:
         axis = axes[0, 0]
-        axis.imshow(sheet, interpolation="nearest")
+        axis.imshow(np.concatenate([np.concatenate(row, axis=1) for row in sheet.tiles]), interpolation="nearest")
         axis.axis("off")
-        for row, (k, _) in enumerate(lines):
-            if row == 0 or lines[row - 1][0] != k:
-                middle = (row + 0.5) * len(tiles[0][0])
+        for row, k in enumerate(sheet.clusters):
+            if row == 0 or sheet.clusters[row - 1] != k:
+                middle = (row + 0.5) * len(sheet.tiles[0][0])
                 axis.text(-3, middle, str(k), ha="right", va="center", color=colour(k), weight="bold")
     return True
 
@@ -180,12 +194,8 @@ def draw_numbers(run: Run, path: Path) -> bool:
 
 def draw_similarity(run: Run, path: Path) -> bool:
     """Cosines between updates from one common start, ordered by cluster, and the tree of single linkage."""
-    index, rows = updates(run)
-    place = places_of(run)[index.numpy()]
-    if len(index) > LARGEST_TREE:
-        kept = uniform(run.clients.seed, "shown", index).argsort()[:LARGEST_TREE].sort().values
-        index, rows, place = index[kept], rows[kept], place[kept.numpy()]
-    alike = cosines(rows)
+    index, rows = updates(run, LARGEST_TREE)
+    place, alike = places_of(run)[index.numpy()], cosines(rows)
     off = alike[~np.eye(len(alike), dtype=bool)]
     with panels(path, 1, 2, size=(4.6, 3.7)) as axes:
         left, right = axes[0]
@@ -239,8 +249,8 @@ def draw_splits(memory: Stacks, path: Path, *, most: int = 5) -> bool:
     return True
 
 
-def _pair(left: Any, right: Any, alike: Reals, place: Integers, between: tuple[float, float]) -> Any:
-    """A heat map of similarities, ordered by place, and their tree with a mark for the place of everyone."""
+def ordered(alike: Reals, place: Integers) -> tuple[Any, Integers, Integers]:
+    """The tree of single linkage, its leaves, and everybody by cluster and within it as in the tree."""
     from scipy.cluster.hierarchy import dendrogram, linkage
     from scipy.spatial.distance import squareform
 
@@ -248,7 +258,14 @@ def _pair(left: Any, right: Any, alike: Reals, place: Integers, between: tuple[f
     np.fill_diagonal(apart, 0.0)
     tree = linkage(squareform(apart, checks=False), "single")
     leaves = np.array(dendrogram(tree, no_plot=True)["leaves"])
-    order = leaves[np.argsort(place[leaves], kind="stable")]  # by cluster, and within it as in the tree
+    return tree, leaves, leaves[np.argsort(place[leaves], kind="stable")]
+
+
+def _pair(left: Any, right: Any, alike: Reals, place: Integers, between: tuple[float, float]) -> Any:
+    """A heat map of similarities, ordered by place, and their tree with a mark for the place of everyone."""
+    from scipy.cluster.hierarchy import dendrogram
+
+    tree, leaves, order = ordered(alike, place)
     image = heat(left, alike[np.ix_(order, order)], between, "viridis")
     left.set(xticks=[], yticks=[])
     for end in np.flatnonzero(np.diff(place[order])) + 0.5:

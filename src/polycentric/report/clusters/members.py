@@ -5,9 +5,10 @@ more, and what they would send is looked at. Nothing is mixed by that. Distances
 products of the clients' rows (clients x clients, float64), so nothing here grows with the square of a model.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from ...data.table_file import csv_text
 from ...errors import UsageError, require
 from ...runs.loop import Run, trainer_of
 from ...runs.metrics import Integers, Reals
+from ...stacks.cohort import Cohort
 from ...stacks.draw import seed_of, uniform
 from ...topology import inner_products, similarities
 from ...topology.clusters.assignment import agreement, shared_information
@@ -45,27 +47,39 @@ def places_of(run: Run) -> Integers:
     return places
 
 
-def local_models(run: Run) -> tuple[Tensor, Tensor]:
-    """(clients, what each would send next): one more visit of everybody who has data, without mixing."""
-    exchange, everyone = run.method.in_use(run.state.round), run.clients.everyone(run.state.round)
+def some_of(run: Run, clients: int | None) -> Cohort:
+    """Everybody who has data; or at most so many of them, drawn by the run's seed."""
+    everyone = run.clients.everyone(run.state.round)
+    if clients is None or clients >= len(everyone):
+        return everyone
+    return everyone[uniform(run.clients.seed, "shown", everyone.index).argsort()[:clients].sort().values]
+
+
+def local_models(run: Run, clients: int | None = None) -> tuple[Tensor, Tensor]:
+    """(clients, what each would send next): one more visit of everybody who has data, or of some, without mixing."""
+    exchange, everyone = run.method.in_use(run.state.round), some_of(run, clients)
     if "model" not in exchange.sends:
         raise UsageError(f"clients of {run.method.name} send no models, so there is nothing to compare")
     answers = list(run.clients.answers(exchange, run.state, everyone))
     return _in_order([(answer.block.index, answer.sent["model"].cpu()) for answer in answers])
 
 
-def updates(run: Run) -> tuple[Tensor, Tensor]:
-    """(clients, w_i - w): what each learns in one visit when all begin from the same w, the mean of their centers."""
+def updates(run: Run, clients: int | None = None) -> tuple[Tensor, Tensor]:
+    """(clients, w_i - w): what each learns in one visit when all begin from the same w, the mean of their centers.
+
+    Of everybody who has data, or of at most so many `clients`, drawn by the run's seed.
+    """
     train = trainer_of(run.method)
     if train is None:
         raise UsageError(f"method {run.method.name} does not say how its clients train, so updates cannot be compared")
     plain = replace(train, terms=())
     everyone = run.clients.everyone(run.state.round)
     centers = run.state.centers["model"]
-    counts = torch.bincount(torch.from_numpy(places_of(run))[everyone.index], minlength=len(centers))
+    places = np.zeros(run.federation.n_clients, dtype=np.int64) if len(centers) == 1 else places_of(run)
+    counts = torch.bincount(torch.from_numpy(places)[everyone.index], minlength=len(centers))
     mean = (counts.double().to(centers.device) @ centers.double() / counts.sum()).to(centers.dtype)
     found = []
-    for block in everyone.blocks(run.clients.block_size):
+    for block in some_of(run, clients).blocks(run.clients.block_size):
         rows = {"model": mean.expand(len(block), -1).contiguous()}
         learned = run.clients.run(plain, rows | {"start": rows["model"]}, block)["model"]
         found.append((block.index, (learned - mean).cpu()))
@@ -75,13 +89,28 @@ def updates(run: Run) -> tuple[Tensor, Tensor]:
 def looks(run: Run, clients: int | None = None) -> Looks:
     """What there is to see of a run; of at most `clients` clients, drawn by the run's seed."""
     places = places_of(run)
-    index, models = local_models(run)
-    if clients is not None and clients < len(index):
-        kept = uniform(run.clients.seed, "shown", index).argsort()[:clients].sort().values
-        index, models = index[kept], models[kept]
+    index, models = local_models(run, clients)
     group = run.federation.group
     known = None if group is None else group[index].numpy()
     return Looks(index, places[index.numpy()], inner_products(models).numpy(), known, run.federation.group_names)
+
+
+class OverRounds(NamedTuple):
+    """Clusters over the evaluated rounds."""
+
+    rounds: list[int]
+    places: Integers  # (rounds, clients) the center of each
+    sizes: Integers  # (clusters, rounds)
+    moved: Integers  # (rounds - 1,) clients that changed their center since the round before
+
+
+def over_rounds(places: Mapping[int, Sequence[int]]) -> OverRounds:
+    """The sizes of all clusters and who moved, from every client's center by the round."""
+    rounds = sorted(places)
+    table = np.array([places[r] for r in rounds], dtype=np.int64)
+    n = int(table.max(initial=0)) + 1
+    sizes = np.stack([np.bincount(row, minlength=n) for row in table], axis=1)
+    return OverRounds(rounds, table, sizes, (np.diff(table, axis=0) != 0).sum(1))
 
 
 def statistics(run: Run) -> list[dict[str, Any]]:

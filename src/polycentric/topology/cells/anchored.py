@@ -48,9 +48,8 @@ class AnchoredCells(CellClusters):
         """The mean of all models of a client's edges."""
         edge, client = self.cells_at(cohort).links(cohort.index)
         center = (edge[:, None] * self.k + torch.arange(self.k)).flatten()
-        share = 1 / (self.k * torch.bincount(client, minlength=len(cohort)).double())
-        weight, client = share[client].repeat_interleave(self.k), client.repeat_interleave(self.k)
-        return Mixing.sparse(client, center, weight, (len(cohort), self.n_edges * self.k))
+        ones = torch.ones(len(center), dtype=torch.float64)  # shares of a mean: all the same
+        return Mixing.sparse(client.repeat_interleave(self.k), center, ones, (len(cohort), self.n_edges * self.k))
 
     @property
     def wires(self) -> Wires:

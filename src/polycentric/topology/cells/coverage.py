@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ...errors import UsageError, require
 from ...stacks.draw import bits
+from ..base import Spots
 
 MOST_LINKS = 50_000_000
 MOST_EDGES = 100_000
@@ -157,6 +158,15 @@ class Geometry(ABC):
     @property
     def default_n_clients(self) -> int | None:
         """How many clients it was written for; None: any number."""
+        return None
+
+    @property
+    def outer(self) -> Geometry:
+        """Whose cells a drawing shows: its own, unless clients are held to some of them."""
+        return self
+
+    def spots(self, n_clients: int, seed: int, round: int) -> Spots | None:
+        """Where edges and clients stand in a round; None: cells have a shape, and no places."""
         return None
 
     def metres_to(

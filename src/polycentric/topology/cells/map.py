@@ -16,6 +16,7 @@ from torch import Tensor
 from ...errors import UsageError, require, within
 from ...language import register
 from ...stacks.draw import uniform
+from ..base import Spots
 from .coverage import MOST_EDGES, Coverage, Geometry
 from .tables import _lines, _numbers, _read
 
@@ -187,6 +188,10 @@ class CellMap(Geometry):
             edge = np.concatenate([edge, cKDTree(self.stations).query(at[lost])[1]])
             client = np.concatenate([client, lost])
         return Coverage.of(torch.as_tensor(edge), torch.as_tensor(client), self.edges, n_clients)
+
+    def spots(self, n_clients: int, seed: int, round: int) -> Spots:
+        """As on the map."""
+        return Spots(self.stations, self.radii, self.positions(n_clients, seed, round))
 
     def metres_to(self, edge: Tensor, client: Tensor, n_clients: int, seed: int, round: int, mean: float) -> Tensor:
         """As far as on the map."""

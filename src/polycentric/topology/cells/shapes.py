@@ -131,7 +131,12 @@ class Attached(Geometry):
 
     of: Geometry
     moves, drawn, n_edges = inner("moves"), inner("drawn"), inner("n_edges")
-    default_n_clients, metres_to = inner("default_n_clients"), inner("metres_to")
+    default_n_clients, metres_to, spots = inner("default_n_clients"), inner("metres_to"), inner("spots")
+
+    @property
+    def outer(self) -> Geometry:
+        """The cells before everybody went to one."""
+        return self.of
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """One edge for each client."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...errors import require, within
-from ...stacks import Cohort, Mixing, Stacks
-from ..base import Topology, Wires
+from ...stacks import Cohort, Links, Mixing, Stacks
+from ..base import Picture, Topology, Wires
 from ..clusters.assignment import inner_products, squared_distances
 from ..clusters.seeding import Seeding
 from .consensus import edge_summary
@@ -101,6 +101,13 @@ class OverCells(Topology):
     def learned(self, memory: Stacks) -> Tensor | None:
         """Which edges have ever heard anybody."""
         return memory["learned"] if self.averages else None
+
+    def picture(self, memory: Stacks, everyone: Cohort) -> Picture:
+        """The cells of the round."""
+        cells, n = self.cells_at(everyone), everyone.n_clients
+        edge, client = cells.links(everyone.index)
+        links = Links(edge, everyone.index[client], torch.ones(len(edge), dtype=torch.float64))
+        return Picture(links, n, self.n_edges, spots=self.geometry.spots(n, everyone.seed, everyone.round))
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Cells, overlaps, and how fast edges agree."""

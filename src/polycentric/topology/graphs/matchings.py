@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ...errors import within
-from ...stacks import Cohort, Mixing, Stacks
+from ...stacks import Cohort, Links, Mixing, Stacks
 from ...stacks.draw import uniform
-from ..base import Wires
+from ..base import Picture, Wires
 from .decomposition import Activation, MatchingPlan, plan_for
 from .gossip import Peers, link_facts, symmetric
 from .networks import Disconnected, Network, Ring, network_of
@@ -74,6 +74,13 @@ class Matchings(Peers):
     def mixing(self, memory: Stacks, cohort: Cohort) -> Mixing:
         """I - alpha L of the matchings in use."""
         return _in_use(self, cohort.seed, cohort.round, cohort.n_clients)[1]
+
+    def picture(self, memory: Stacks, everyone: Cohort) -> Picture:
+        """Links by matching, and how often the coins used them so far; before the first round, how often they will."""
+        n, done = everyone.n_clients, torch.arange(everyone.round)
+        (pairs, part), p = self.plan(n).edges, torch.from_numpy(self.plan(n).p)
+        used = self.active(everyone.seed, done, n).double().mean(0) if len(done) else p
+        return Picture(Links(pairs[:, 0], pairs[:, 1], used[part]), n, 0, part)
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Links and neighbours, and what the plan says."""

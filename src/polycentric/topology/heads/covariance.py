@@ -259,3 +259,9 @@ def steepest(row: Tensor, column: Tensor, weight: Tensor, n: int) -> float:
         return float(torch.linalg.eigvalsh(torch.from_numpy(matrix.toarray()))[-1])
     begin = torch.ones(n, dtype=torch.float64).numpy()  # a fixed start: the same number every time
     return float(eigsh(matrix, k=1, which="LA", v0=begin, tol=1e-4, return_eigenvectors=False)[0])
+
+
+def correlations(covariance: Tensor) -> Tensor:
+    """C_ij / (C_ii C_jj)^(1/2)."""
+    scale = covariance.diagonal().clamp(min=1e-300).sqrt()
+    return covariance / scale / scale[:, None]

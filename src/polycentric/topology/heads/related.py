@@ -20,11 +20,11 @@ from torch import Tensor
 
 from ...errors import require, within
 from ...stacks import Cohort, Links, Mixing, Stacks, View
-from ..base import Direction, Topology, Wires, nothing
+from ..base import Direction, Picture, Topology, Wires, nothing
 from ..graphs.gossip import Gossip, present, weights_for
 from ..graphs.networks import Disconnected, Network
 from ..star import Star
-from .covariance import TaskSets, cov_and_prec_of, steepest
+from .covariance import TaskSets, correlations, cov_and_prec_of, steepest
 
 MOST_PAIRS = 1 << 25  # of tasks in all covariances: some 10 GB in all that is made of them
 LARGE = 2000  # tasks in one covariance beyond which its eigenvectors take long
@@ -182,6 +182,16 @@ class TaskGraph(Tasks, Gossip):
         """The closed neighbourhoods."""
         return _neighbourhoods(self.graph, n, self.disconnected)
 
+    def relations(self, memory: Stacks) -> Tensor:
+        """Row k from the covariance that client k keeps."""
+        n, cov = len(memory["examples"]), memory["covariance"].cpu()
+        sets, out = self.sets(n), torch.full((n, n), math.nan, dtype=torch.float64)
+        for k in range(n):
+            who = sets.members[sets.offset[k] : sets.offset[k + 1]]
+            mine = cov[sets.place[k] : sets.place[k + 1]].view(len(who), len(who))
+            out[k, who] = correlations(mine)[int((who == k).nonzero())]
+        return out
+
     def heard(self, seen: Tensor) -> Links:
         """Metropolis weights; what belongs to a neighbour nobody has heard goes to the diagonal."""
         n, there = len(seen), seen.nonzero()[:, 0]
@@ -248,6 +258,11 @@ class TaskStar(Tasks):
     def sets(self, n: int) -> TaskSets:
         """One, of all tasks."""
         return TaskSets.everyone(n)
+
+    def relations(self, memory: Stacks) -> Tensor:
+        """Of the one covariance."""
+        n = len(memory["examples"])
+        return correlations(memory["covariance"].cpu().view(n, n))
 
     def curvature(self, memory: Stacks, tasks: Tensor | None = None, name: str = "") -> Links:
         """The precision, of tasks that have been heard."""
@@ -376,6 +391,14 @@ class Duals(Topology):
     def wires(self) -> Wires:
         """The center adds up before it sends: one row for each client."""
         return AddsUp()
+
+    def relations(self, memory: Stacks) -> Tensor:
+        """Of Sigma."""
+        return correlations(memory["covariance"].cpu())
+
+    def picture(self, memory: Stacks, everyone: Cohort) -> Picture:
+        """One center, whatever it holds."""
+        return Star().picture(memory, everyone)
 
     def words(self, n_clients: int) -> str:
         """Tasks of their own, related."""
