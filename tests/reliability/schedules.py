@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import heapq
+import json
 import os
 import shutil
 import sys
@@ -322,9 +323,11 @@ class World:
         """Where a record is synced: all of it is written by then, or some."""
 
         def sync(descriptor: int) -> None:
-            def cut() -> None:
-                size = os.fstat(descriptor).st_size
-                os.ftruncate(descriptor, max(0, size - self.dice.randrange(1, 200)))
+            def cut() -> None:  # of this round's lines: those before are on the disk
+                lines = Path(os.readlink(f"/proc/self/fd/{descriptor}")).read_bytes().splitlines(keepends=True)
+                last = json.loads(lines[-1])["round"]
+                size, new = sum(map(len, lines)), sum(len(line) for line in lines if json.loads(line)["round"] == last)
+                os.ftruncate(descriptor, size - self.dice.randint(1, new))
 
             self.touch("before record")
             self.touch("amid record", cut)
