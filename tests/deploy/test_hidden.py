@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deploy.test_serve import HOW, Kill, Killed, federation, hand, settings
-from polycentric import run as simulate
+from polycentric import open as open_run, run as simulate
 from polycentric.deploy.joining import one_of
 from polycentric.deploy.participant import Participant
 from polycentric.deploy.secret import secret_of
@@ -18,6 +18,7 @@ from polycentric.deploy.store import Store
 from polycentric.errors import UsageError
 from polycentric.parts.privacy import Gaussian
 from polycentric.runs.loop import Callback, Run
+from polycentric.runs.record import read_record
 from polycentric.stacks.draw import secret_normal
 
 PRIVATE: dict[str, Any] = {"clip": 1.0, "noise": 1.0, "lr": 0.1, "epochs": 1, "select": "poisson(rate=0.7)"}
@@ -62,6 +63,60 @@ def test_a_center_that_was_killed_tells_the_same_sum_with_the_same_noise(named: 
     late.online = {"ward-0", "ward-1", "ward-2", "ward-3"}
     ended = serve(asked, late, tmp_path / "cut", how)
     assert torch.equal(ended.state.centers["model"], whole.state.centers["model"])
+
+
+@pytest.mark.parametrize("hide", ["", "dp-sgd(clip=1, noise=1)"])
+def test_a_finished_run_is_opened_without_its_secret(hide: str, tmp_path: Path) -> None:
+    asked = settings("fedavg", set={"lr": 0.1, "hide": hide}, rounds=1) if hide else settings("dp-fedavg", rounds=1)
+    ended = serve(asked, hand(tmp_path / "n"), tmp_path / "served", Waiting(4))
+    assert torch.equal(
+        open_run(tmp_path / "served", examples=False).state.centers["model"], ended.state.centers["model"]
+    )
+
+
+@pytest.mark.parametrize("hide", ["", "dp-sgd(clip=1, noise=1)"])
+def test_who_comes_between_two_looks_changes_no_letter(hide: str, tmp_path: Path) -> None:
+    """Letters that were sent ahead are those of the round: who hides its examples answers no others for it."""
+    carrier = hand(tmp_path / "n")
+    carrier.online = {"ward-0", "ward-1", "ward-2"}
+
+    class Late(Callback):
+        def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
+            carrier.online = set(carrier.clients)
+            run.remote.post.roster._looked = -1e9
+            run.remote.post.roster.look()
+            run.remote.post.fetch()
+
+    words = {"lr": 0.1, "epochs": 1} | ({"hide": hide} if hide else {})
+    asked, how = settings("fedavg", set=words, rounds=3), Waiting(3)
+    ended = serve(asked, carrier, tmp_path / "served", how, names=sorted(carrier.clients), callbacks=[Late()])
+    assert ended.tally.took is not None and ended.tally.took.tolist() == [3, 3, 3, 2]
+    assert ended.tally.late == 0
+
+
+def test_a_center_that_was_killed_ends_a_round_with_whom_it_had_asked(tmp_path: Path) -> None:
+    """Also where somebody who had come late is away now: the sum is that of then, and nobody is called diverged."""
+    carrier = hand(tmp_path / "n")
+    carrier.online = {"ward-0", "ward-1", "ward-2"}
+
+    class Late(Callback):
+        def on_evaluation(self, run: Run, row: dict[str, Any]) -> None:
+            if run.state.round == 2:
+                raise Killed
+            carrier.online = set(carrier.clients)
+            run.remote.post.roster._looked = -1e9
+            run.remote.post.roster.look()
+            run.remote.post.fetch()
+
+    asked = settings("dp-fedavg", set=PRIVATE | {"select": "everyone"}, rounds=3)
+    how: dict[str, Any] = {"names": sorted(carrier.clients)}
+    with pytest.raises(Killed):
+        serve(asked, carrier, tmp_path / "served", Waiting(3), **how, callbacks=[Late()])
+    again = hand(tmp_path / "n")
+    again.online = {"ward-0", "ward-1", "ward-2"}
+    serve(asked, again, tmp_path / "served", Waiting(3, deadline=0.2), **how)
+    lines = [line for line in read_record(tmp_path / "served" / "exchanges.jsonl") if "sent" in line]
+    assert [sorted(line["sent"]) for line in lines] == [["0", "1", "2"], ["0", "1", "2", "3"], ["0", "1", "2"]]
 
 
 def test_an_exchange_that_was_begun_is_ended_with_what_had_come(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import heapq
+import json
 import os
 import shutil
 import sys
@@ -37,6 +38,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,8 +52,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import blobs_of
 from deploy.in_process import clients_of, restarted
 from polycentric import State, open as open_run, run_round
-from polycentric.deploy import node as at_node, participant as at_client, roster
-from polycentric.deploy.center import Nodes
+from polycentric.deploy import node as at_node, participant as at_client, roster, store
+from polycentric.deploy.center import Nodes, in_order
 from polycentric.deploy.letters import LetterFacts, Reply, Spoiled, digest, facts_of, mark
 from polycentric.deploy.node import Keeper
 from polycentric.deploy.secret import secret_of
@@ -67,7 +69,7 @@ from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import take
 from reliability.forked import counted, dice_of, spread
 
-DEADLINE, LIVES, LONGEST = 5.0, 12, 20_000.0  # seconds of the schedule's own time; times that a server is started
+DEADLINE, LIVES, LONGEST = 5.0, 12, 2_000.0  # seconds of the schedule's own time; times that a server is started
 SIZES = (23, 7, 12, 9)
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
@@ -78,6 +80,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dpa-sgd": {"method": "dpa-sgd"},
     "fedmes": {"method": "fedmes", "set": {"cells": "regions(0:1 1:2 0+1:1)"}},
     "dp-fedavg": {"method": "dp-fedavg", "set": {"clip": 1.0, "noise": 1.0, "select": "poisson(rate=0.7)"}},
+    "fedavg, hidden": {"method": "fedavg", "set": {"hide": "dp-sgd(clip=1, noise=1)"}},
     "ifca": {"method": "ifca", "set": {"k": 2}},
     "fedcurv": {"method": "fedcurv"},
 }
@@ -138,6 +141,7 @@ class World:
         own: dict[str, Any] = {"lr": 0.1, "epochs": 1} | words.get("set", {})
         more = {"rounds": 3, "seed": self.number, "fine_tune": 0, "model": "mlp", "set": own}
         self.settings = Settings.of({**words, **more, "evaluate_every": self.dice.choice((1, 1, 2))})
+        self.stored = self.name in ("dp-fedavg", "fedavg, hidden")
         self.least = self.dice.choice((1, 1, 2))
         self.faults = self.dice.choice((0.3, 1.0, 1.0, 2.0))  # how bad it is
         self.now, self.count = 0.0, 0
@@ -147,11 +151,12 @@ class World:
         self.names = [f"client-{k}" for k in found]
         self.nodes = dict(zip(self.names, found.values(), strict=True))
         for name, node in self.nodes.items():
-            node.name = name
+            node.name, node.log = name, partial(self.at_home, name)
         self.down: dict[str, float] = {}  # node: until when
         self.lives: list[Life] = []
         self.asked: dict[tuple[int, int], Cohort] = {}
         self.letters: dict[str, LetterFacts] = {}
+        self.digests: dict[str, str] = {}
         self.story: list[str] = []
         self.plan = ""  # what happens to the node that answers now
 
@@ -171,6 +176,7 @@ class World:
             for letter in parcel[1:]:
                 facts = facts_of(letter, LetterFacts)[0]
                 self.letters[mark(digest(letter))] = facts
+                self.digests[mark(digest(letter))] = digest(letter)
                 self.tell(f"{facts.asks} {facts.round}.{facts.turn} {mark(digest(letter))[:6]} to {name}")
             self.put("node", name, list(parcel))
             self.touch("after a letter")
@@ -218,6 +224,9 @@ class World:
 
     def tell(self, line: str) -> None:
         self.story.append(f"{self.now:9.2f} {self.life.number if self.lives else '-'}  {line}")
+
+    def at_home(self, name: str, line: str) -> None:
+        self.tell(f"    at {name}: {line}")
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
@@ -267,14 +276,14 @@ class World:
     def counting(self, real: Callable[..., Any]) -> Callable[..., Any]:
         """Around what a node counts."""
 
-        def ask(keeper: Keeper, round: int, what: int, letter: str) -> None:
+        def ask(keeper: Keeper, round: int, what: int, letter: str, *most: int) -> None:
             if self.plan.endswith(" counting"):
                 assert keeper.folder is not None
                 keeper.folder.mkdir(parents=True, exist_ok=True)
                 with (keeper.folder / "letters").open("a") as file:
                     file.write(f"\n{round} {what} {letter[:9]}")
                 raise OSError(getattr(errno, self.plan.partition(" ")[0]), "the disk")
-            real(keeper, round, what, letter)
+            real(keeper, round, what, letter, *most)
             if self.plan == "counted":
                 raise Died
 
@@ -314,9 +323,11 @@ class World:
         """Where a record is synced: all of it is written by then, or some."""
 
         def sync(descriptor: int) -> None:
-            def cut() -> None:
-                size = os.fstat(descriptor).st_size
-                os.ftruncate(descriptor, max(0, size - self.dice.randrange(1, 200)))
+            def cut() -> None:  # of this round's lines: those before are on the disk
+                lines = Path(os.readlink(f"/proc/self/fd/{descriptor}")).read_bytes().splitlines(keepends=True)
+                last = json.loads(lines[-1])["round"]
+                size, new = sum(map(len, lines)), sum(len(line) for line in lines if json.loads(line)["round"] == last)
+                os.ftruncate(descriptor, size - self.dice.randint(1, new))
 
             self.touch("before record")
             self.touch("amid record", cut)
@@ -380,6 +391,7 @@ class World:
         with contextlib.ExitStack() as stack:
             for where, name, around in (
                 (checkpoint, "renamed", self.writing),
+                (store, "renamed", self.writing),
                 (at_node, "renamed", self.keeping),
                 (Keeper, "ask", self.counting),
                 (Folder, "append_metrics", self.measuring),
@@ -451,7 +463,7 @@ class Only:
 
     clients: Any
     asked: Mapping[tuple[int, int], Cohort]
-    used: set[tuple[int, int, int]]
+    keys: Mapping[tuple[int, int, int], bytes]  # round, turn, client: what its noise was drawn by, where there is any
 
     def everyone(self, round: int, turn: int = 0) -> Any:
         every, asked = self.clients.everyone(round, turn), self.asked[round, turn]
@@ -459,9 +471,10 @@ class Only:
         return replace(here, might=asked.might, seed=asked.seed)  # by which a center draws, where nobody may know it
 
     def answers(self, exchange: Any, state: State, cohort: Any) -> Any:
-        for answer in self.clients.answers(exchange, state, replace(cohort, seed=self.clients.seed)):
-            if (cohort.round, cohort.turn, int(answer.block.index[0])) in self.used:
-                yield answer
+        for block in in_order(replace(cohort, seed=self.clients.seed)):
+            key = self.keys.get((cohort.round, cohort.turn, int(block.index[0])))
+            if key is not None:
+                yield from self.clients.answers(exchange.secured(key), state, block)
 
 
 def violations(world: World, ended: Run) -> Iterator[str]:
@@ -501,7 +514,8 @@ def used_well(world: World, exchanges: list[dict[str, Any]]) -> Iterator[str]:
             )
             if not right:
                 yield f"in time: {here}: client {client}'s letter {letter} is of another exchange, or was never sent"
-            if line["sent"][client] not in seen_in_time(life, letter):
+            lives = world.lives if world.stored else [life]  # what was stored had been seen by one before
+            if not any(line["sent"][client] in seen_in_time(each, letter) for each in lives):
                 yield f"in time: {here}: what client {client} sent was not seen while it was waited for"
         for client in line["left_out"]:
             letters = [
@@ -559,10 +573,14 @@ def bits(world: World, ended: Run, exchanges: list[dict[str, Any]]) -> Iterator[
         warnings.simplefilter("ignore")
         given = Given(federation=world.federation, secret=secret_of(world.root / "served.secret"))
         run = prepared(world.settings.changed(executor="looped", block=1), given)
-    used = {(line["round"], line["turn"], int(k)) for line in exchanges for k in line["sent"]}
+    keys: dict[tuple[int, int, int], bytes] = {}
+    for line in exchanges:
+        for k in line["sent"]:
+            own = Keeper({}, world.root / "nodes" / k / "served")
+            keys[line["round"], line["turn"], int(k)] = own.secret(world.digests[line["letters"][k]])
     plain = run.state
     for _ in range(world.settings.rounds):
-        plain, _ = run_round(run.method, plain, Only(run.clients, world.asked, used))
+        plain, _ = run_round(run.method, plain, Only(run.clients, world.asked, keys))
     for part in ("centers", "memory"):
         mine, theirs = getattr(ended.state, part), getattr(plain, part)
         apart = mine.keys() ^ theirs.keys() or {n for n in mine if not torch.equal(mine[n].cpu(), theirs[n].cpu())}

@@ -121,6 +121,7 @@ class Nodes:
     used: dict[int, LastUsed] = field(default_factory=dict)  # every client's last used reply
     missed: dict[int, int] = field(default_factory=dict)  # parcels in a row that a client did not answer
     _ahead: dict[str, bytes | None] = field(default_factory=dict)  # letter: its reply; None: it did not come in time
+    _invited: Cohort | None = None  # who could be asked in the newest exchange
     _scored: tuple[State | None, int, dict[Part, Scores]] = (None, 0, {})
     _shapes: dict[tuple[int, ...], Shapes] = field(default_factory=dict)
 
@@ -144,10 +145,27 @@ class Nodes:
     # -- who, and what they answer ---------------------------------------------------------------------------
 
     def everyone(self, round: int, turn: int = 0) -> Cohort:
-        """All clients that have examples, but for those that were silent and are left alone for a while."""
+        """All clients that have examples, but for those that were silent and are left alone for a while.
+
+        Once letters have left, also ahead, it is the same for that exchange: letters follow from it, and who comes
+        meanwhile takes part in the next one.
+        """
+        if self._invited is None or (self._invited.round, self._invited.turn) != (round, turn):
+            self._invited = self._invitation(round, turn)
+        return self._invited
+
+    def _invitation(self, round: int, turn: int) -> Cohort:
+        if self.store is not None and (told := self.store.invited((round, turn))) is not None:  # before it was killed
+            sizes = torch.tensor(told["sizes"], dtype=torch.int64)
+            found = self._cohort(torch.tensor(told["clients"], dtype=torch.int64), round, turn)
+            return replace(found, sizes=sizes, might=int(told["might"]))
         able = (self.sizes > 0).nonzero()[:, 0].tolist()
         asked = [k for k in able if self._asked(k, round)] or able
-        return self._cohort(torch.tensor(asked, dtype=torch.int64), round, turn)
+        found = self._cohort(torch.tensor(asked, dtype=torch.int64), round, turn)
+        if self.store is not None:
+            told = {"clients": asked, "sizes": found.sizes.tolist(), "might": found.might}
+            self.store.invite((round, turn), told)
+        return found
 
     def _cohort(self, index: Tensor, round: int, turn: int) -> Cohort:
         n, effort = len(self.sizes), torch.ones(len(index), dtype=torch.float64)
@@ -170,8 +188,11 @@ class Nodes:
             if self.store is not None:
                 self.store.write(key, good)
         else:  # a center that was killed ends the exchange with what had come
-            for client in good:
-                self._use(client, mark(digest(letters[client][0])), cohort)
+            for client, (letter,) in letters.items():
+                if client in good:
+                    self._use(client, mark(digest(letter)), cohort)
+                else:
+                    self.notes.append(Note(*key, client, "late", mark(digest(letter))))
         if self.store is not None:
             self.store.forget({last.exchange for last in self.used.values()} if self.blind else ())
         yield from self._answers(blocks, good, expected)

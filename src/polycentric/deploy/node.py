@@ -54,7 +54,7 @@ from .letters import (
 from .secret import secret_of
 
 VERSIONS = 3  # of what was kept, older than the one that was used last: for a center that has lost a round
-DIFFERENT = 3  # letters for one exchange: a center that was killed may have heard others the second time
+DIFFERENT = 8  # letters for one exchange: a center that was killed may have heard others the second time
 PLACING, SCORING, TUNING = 1 << 10, 2 << 10, 3 << 10  # letters that ask for something else are counted apart
 PARTS: tuple[Part, ...] = ("test", "valid")
 NAME = re.compile(r"kept-(\d{10})-(\d{4})-([0-9a-f]{16})\.safetensors")

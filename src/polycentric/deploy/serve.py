@@ -235,9 +235,12 @@ def _nodes(
     mail = Mail(roster, clients, lambda client: packed(terms(client), {}), how.deadline)
     waits: dict[str, Any] = {"deadline": how.deadline, "least": how.least, "log": log}
     waits |= {"clock": roster.clock, "rest": roster.rest}
-    if any(exchange.private for exchange in made.method.exchanges):  # who takes part, and the noise, are nobody else's
-        drawn = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
-        waits |= {"store": Store(folder / "came"), "draws": drawn}
+    hides = any(learner.hides for exchange in made.method.exchanges for learner in exchange.chain)
+    private = any(exchange.private for exchange in made.method.exchanges)
+    if hides or private:  # a client answers an exchange once, and a sum is told once
+        waits["store"] = Store(folder / "came")
+    if private:  # who takes part, and the noise, are nobody else's
+        waits["draws"] = int.from_bytes(hashlib.sha256(secret + b" draws").digest()[:7])
     if how.sealed:
         check_relayed(made.method)
         nodes: Nodes = Relay.of(made, name, mail, **waits | {"store": Store(folder / "relay")})

@@ -2,6 +2,8 @@
 
 A center that was killed goes on with just those replies. Where letters are sealed, they are forwarded from here; where
 clients are hidden by noise, the same sum must never be told twice with other noise, nor another sum with the same.
+Who could be asked at all is on the disk before a letter leaves: letters follow from it, and a client that hides its
+examples answers one letter for each exchange, and no other.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,7 +24,7 @@ from ..runs.checkpoint import renamed
 from ..stacks.stack import Stacks, aligned
 
 RECENT = 4  # exchanges that stay in any case: a center that was killed may be at an earlier one
-NAME = re.compile(r"(\d{10})-(\d{4})\.json")
+NAME = re.compile(r"(\d{10})-(\d{4})\.(?:json|asked)")
 Key = tuple[int, int]  # round and turn
 
 
@@ -31,6 +34,18 @@ class Store:
 
     folder: Path | None = None
     _held: dict[Key, dict[int, Stacks]] = field(default_factory=dict)
+
+    def invite(self, key: Key, everyone: Mapping[str, Any]) -> None:
+        """Who could be asked, before anybody is."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            renamed(self._path(key, "asked"), lambda temporary: temporary.write_text(json.dumps(dict(everyone))))
+
+    def invited(self, key: Key) -> dict[str, Any] | None:
+        """The same; None: nobody was asked yet."""
+        if self.folder is None or not (path := self._path(key, "asked")).is_file():
+            return None
+        return dict(parsed(read_text(path)))
 
     def write(self, key: Key, sent: dict[int, Stacks]) -> None:
         """All that came."""
@@ -61,14 +76,13 @@ class Store:
             del self._held[key]
         if self.folder is None or not self.folder.is_dir():
             return
-        there = sorted(
-            (int(found[1]), int(found[2])) for path in self.folder.iterdir() if (found := NAME.fullmatch(path.name))
-        )
+        names = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        there = sorted({(int(found[1]), int(found[2])) for found in names if found})
         for key in set(there) - {*wanted, *there[len(there) - recent :]}:
-            for path in (self._path(key), self._path(key).with_suffix(".safetensors")):
+            for end in ("json", "asked", "safetensors"):
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    self._path(key, end).unlink()
 
-    def _path(self, key: Key) -> Path:
+    def _path(self, key: Key, end: str = "json") -> Path:
         assert self.folder is not None
-        return self.folder / f"{key[0]:010d}-{key[1]:04d}.json"
+        return self.folder / f"{key[0]:010d}-{key[1]:04d}.{end}"

@@ -74,6 +74,10 @@ class SecretExampleNoise(ExampleNoise):
 
     key: bytes = field(repr=False)
 
+    def __repr__(self) -> str:
+        """As in a run's folder: whoever opens it does not have the secret."""
+        return repr(ExampleNoise(self.clip, self.noise))
+
     def drawn(self, key: Tensor, step: Tensor, like: Tensor, n: Tensor) -> Tensor:
         """The noise of one step on n examples."""
         unit = secret_normal(like.shape[-1], self.key + f" {int(key)} {int(step)}".encode())

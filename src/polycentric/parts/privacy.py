@@ -299,6 +299,10 @@ class SecretGaussian(Gaussian):
 
     key: bytes = field(default=b"", repr=False)
 
+    def __repr__(self) -> str:
+        """As in a run's folder: whoever opens it does not have the secret."""
+        return repr(Gaussian(**{each.name: getattr(self, each.name) for each in fields(Gaussian)}))
+
     def _unit(self, key: tuple[int | str, ...], columns: Tensor) -> Tensor:
         return secret_normal(len(columns), self.key + f" {key} {int(columns[0])}".encode())
 
