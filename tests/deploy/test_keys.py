@@ -135,7 +135,7 @@ def test_an_expired_certificate_is_refused_until_it_is_renewed(tmp_path: Path) -
 def test_a_clock_that_is_behind_by_less_than_an_hour_is_no_trouble(tmp_path: Path) -> None:
     for ahead, good in ((55, True), (65, False)):
         folder = tmp_path / str(ahead)
-        make_server(folder, HOSTS, now=NOW + timedelta(minutes=ahead))
+        make_server(folder, HOSTS, now=datetime.now(UTC) + timedelta(minutes=ahead))
         assert (handshake(folder, folder / "ca.crt", HOSTS[0]) == "") == good
 
 

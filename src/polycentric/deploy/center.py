@@ -7,6 +7,8 @@ simulation would, block by block of one, so that the bits are those of a simulat
 
 Scores are asked for in the same parcel as the training of the next round, whose letters follow from the state alone:
 what was answered ahead is found by its letter when the round asks for it.
+
+The module is long because asking, waiting, judging and scoring share what has come and what is known of nodes.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..language.files import read_bytes
 from ..runs.settings import Settings
 from .keys import make_node, make_server
 
@@ -28,7 +29,7 @@ def make_keys(folder: Path, names: list[str]) -> tuple[Path, Path]:
         public.mkdir(mode=0o700)
         for name in names:
             make_node(folder / name, name)
-            (public / f"{name}.pub").write_bytes((folder / name / f"{name}.pub").read_bytes())
+            (public / f"{name}.pub").write_bytes(read_bytes(folder / name / f"{name}.pub"))
     return server, public
 
 

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,6 +69,11 @@ def read_bytes(path: str | Path, limit: int = TEXT) -> bytes:
 def read_text(path: str | Path, limit: int = TEXT) -> str:
     """The text of a regular file in UTF-8; a ValueError where it is none. Line ends are as they stand."""
     return read_bytes(path, limit).decode("utf-8")
+
+
+def packaged(package: str, *names: str) -> bytes:
+    """A file that was installed with a package."""
+    return resources.files(package).joinpath(*names).read_bytes()
 
 
 def parsed(text: str | bytes) -> Any:

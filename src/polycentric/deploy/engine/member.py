@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError, require
+from ...language.files import read_text
 from .admission import check_node
 from .children import Child, free_port
 from .place import Place, endpoint
@@ -195,7 +196,7 @@ class Member:
         from .flower import FAILURES
 
         with contextlib.suppress(*FAILURES):
-            sign_off(self.server, str(self._ca), private_key(self._key), int(self._number.read_text()))
+            sign_off(self.server, str(self._ca), private_key(self._key), int(read_text(self._number, 64)))
             self._number.unlink()
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import html
 from asyncio import to_thread
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...language.files import packaged
 from ..page.seen import looked_at
 from ..page.write import escaped, page_of
 from .runs import RunList, as_event
@@ -154,12 +154,12 @@ def _list_page(name: str) -> str:
 
 
 def _file(where: str, name: str) -> str:
-    return (files(__package__.rpartition(".")[0]) / where / name).read_text("utf-8")
+    return packaged(f"{__package__.rpartition('.')[0]}.{where}", name).decode("utf-8")
 
 
 @lru_cache(maxsize=1)
 def _plotly() -> bytes:
-    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return packaged("plotly", "package_data", "plotly.min.js")
 
 
 def serve(root: Path, port: int) -> None:

@@ -16,11 +16,11 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ...errors import require
+from ...language.files import packaged
 from ...runs.checkpoint import replace_file
 from ...runs.loop import Run
 from . import answer, clients, groups, learning, made, models, nodes, topology
@@ -80,7 +80,7 @@ def escaped(data: Any) -> str:
 
 
 def _file(name: str) -> str:
-    return (files(__package__) / name).read_text("utf-8")
+    return packaged(str(__package__), name).decode("utf-8")
 
 
 def _digest(raw: bytes) -> str:
@@ -90,7 +90,7 @@ def _digest(raw: bytes) -> str:
 @lru_cache(maxsize=1)
 def _plotly() -> tuple[bytes, str]:
     """Plotly's script, from its wheel; and the same packed, as text."""
-    raw = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    raw = packaged("plotly", "package_data", "plotly.min.js")
     return raw, base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode()
 
 
