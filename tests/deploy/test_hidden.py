@@ -127,6 +127,8 @@ def test_an_exchange_that_was_begun_is_ended_with_what_had_come(tmp_path: Path) 
     assert again is not None and list(again) == [3, 1]
     assert all(torch.equal(again[k][name], rows) for k, each in sent.items() for name, rows in each.items())
     assert Store(tmp_path / "came").read((3, 0)) is None
+    store.forget()
+    assert Store(tmp_path / "came").read((2, 0)) is not None  # of few, none is too many
     for round in range(3, 12):
         store.write((round, 0), {})
     store.forget({(2, 0)}, recent=2)

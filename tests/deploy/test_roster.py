@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from polycentric.deploy.arithmetic import fixed_training
 from polycentric.deploy.joining import one_of, own_data
 from polycentric.deploy.letters import packed
 from polycentric.deploy.participant import Participant
-from polycentric.deploy.roster import Hello, Present, distances, federation_of, presented
-from polycentric.deploy.terms import seated
+from polycentric.deploy.roster import Hello, Present, Sizes, distances, federation_of, presented
+from polycentric.deploy.terms import deployable, seated
 from polycentric.errors import UsageError
+from polycentric.runs.settings import Settings
+from polycentric.runs.start import Given, prepared
+from support import Largest
 
 
 def node(labels: list[str], columns: int = 3, n: int = 20) -> Any:
@@ -54,6 +58,23 @@ def test_nodes_that_do_not_fit_are_named() -> None:
         federation_of(told(node(["a", "b"]), numbers))
     with pytest.raises(UsageError, match="no node is there"):
         federation_of({"ward-0": None})
+
+
+def test_examples_that_are_elsewhere_take_no_room_here() -> None:
+    """Millions of pictures at the nodes are zeros at the center, and are neither made nor looked through."""
+    nodes = {name: present for name, present in told(node(["a", "b"]), node(["a", "b"])).items() if present is not None}
+    many = Sizes(train=10**9, valid=10**7, test=10**8)
+    lots: dict[str, Present | None] = {
+        name: replace(present, facts=present.facts.model_copy(update={"sizes": many, "x": ["float32", [3, 224, 224]]}))
+        for name, present in nodes.items()
+    }
+    with Largest() as made:
+        federation = federation_of(lots)
+        asked = Settings.of({"method": "fedavg", "rounds": 1, "model": "logistic", "device": "cpu"})
+        prepared(deployable(asked), Given(federation=federation, nodes=lambda run: None), needs=("federation", "nodes"))
+    assert federation.train.sizes.tolist() == [10**9, 10**9]
+    assert made.bytes < 1 << 24  # a model
+    assert federation.train.to("meta").x.untyped_storage().nbytes() < 1 << 20
 
 
 def test_who_has_not_come_has_no_examples_yet() -> None:

@@ -83,8 +83,8 @@ class Split:
 
     def to(self, device: torch.device | str) -> Split:
         """The same examples on a device; offsets stay where the schedule is made, on the host."""
-        protected = None if self.protected is None else self.protected.to(device)
-        return replace(self, x=self.x.to(device), y=self.y.to(device), protected=protected)
+        protected = None if self.protected is None else _moved(self.protected, device)
+        return replace(self, x=_moved(self.x, device), y=_moved(self.y, device), protected=protected)
 
     @staticmethod
     def gathered(x: Tensor, y: Tensor, client: Tensor, n_clients: int, protected: Tensor | None = None) -> Split:
@@ -160,7 +160,8 @@ class Federation:
         for part in ("train", "test", "valid"):
             split: Split = getattr(self, part)
             require(len(split.sizes) == n, f"{part} has {len(split.sizes)} clients, not {n}")
-            _check_values(self.name, part, split, len(self.classes))
+            if not self.absent:  # zeros stand for examples that are elsewhere: as many as there are would be made
+                _check_values(self.name, part, split, len(self.classes))
         if self.inputs:
             wide, width = tuple(self.train.x.shape[1:]), sum(math.prod(shape) for _, shape in self.inputs)
             require(wide == (width,), f"federation '{self.name}': inputs are {width} numbers, but x has shape {wide}")
@@ -287,6 +288,12 @@ class Pool:
                 f"data '{self.name}': {part} has {0 if value is None else len(value)} entries "
                 f"for {len(self.x)} examples",
             )
+
+
+def _moved(rows: Tensor, device: torch.device | str) -> Tensor:
+    """Rows on a device; one row that is seen many times, in place of examples that are elsewhere, stays one."""
+    one = len(rows) > 1 and rows.stride(0) == 0
+    return rows[:1].to(device).expand(rows.shape) if one else rows.to(device)
 
 
 def _check_values(name: str, part: str, split: Split, n_classes: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UsageError, require
 from ..language.files import read_bytes
-from ..runs.checkpoint import renamed
+from ..runs.checkpoint import replace_file
 
 BYTES = 32
 
@@ -21,7 +21,7 @@ def secret_of(path: Path) -> bytes:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(os.urandom(BYTES))
 
-        renamed(path, write)
+        replace_file(path, write)
     try:
         found, mode = read_bytes(path, BYTES + 1), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:

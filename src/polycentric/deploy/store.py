@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..language.files import parsed, read_text
-from ..runs.checkpoint import renamed
+from ..runs.checkpoint import replace_file
 from ..stacks.stack import Stacks, aligned
 
 RECENT = 4  # exchanges that stay in any case: a center that was killed may be at an earlier one
@@ -39,7 +39,7 @@ class Store:
         """Who could be asked, before anybody is."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            renamed(self._path(key, "asked"), lambda temporary: temporary.write_text(json.dumps(dict(everyone))))
+            replace_file(self._path(key, "asked"), lambda temporary: temporary.write_text(json.dumps(dict(everyone))))
 
     def invited(self, key: Key) -> dict[str, Any] | None:
         """The same; None: nobody was asked yet."""
@@ -55,8 +55,8 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         flat = {f"{k}:{name}": rows.cpu().contiguous() for k, each in sent.items() for name, rows in each.items()}
         path = self._path(key)
-        renamed(path.with_suffix(".safetensors"), lambda temporary: save_file(flat, str(temporary)))
-        renamed(path, lambda temporary: temporary.write_text(json.dumps(list(sent))))  # last: then it is whole
+        replace_file(path.with_suffix(".safetensors"), lambda temporary: save_file(flat, str(temporary)))
+        replace_file(path, lambda temporary: temporary.write_text(json.dumps(list(sent))))  # last: then it is whole
 
     def read(self, key: Key) -> dict[int, Stacks] | None:
         """The same; None: nothing is known of that exchange."""
@@ -72,13 +72,13 @@ class Store:
 
     def forget(self, wanted: Collection[Key] = (), recent: int = RECENT) -> None:
         """All but what is wanted, and the most recent."""
-        for key in set(self._held) - {*wanted, *sorted(self._held)[len(self._held) - recent :]}:
+        for key in set(self._held) - {*wanted, *sorted(self._held)[max(0, len(self._held) - recent) :]}:
             del self._held[key]
         if self.folder is None or not self.folder.is_dir():
             return
         names = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
         there = sorted({(int(found[1]), int(found[2])) for found in names if found})
-        for key in set(there) - {*wanted, *there[len(there) - recent :]}:
+        for key in set(there) - {*wanted, *there[max(0, len(there) - recent) :]}:
             for end in ("json", "asked", "safetensors"):
                 with contextlib.suppress(OSError):
                     self._path(key, end).unlink()
