@@ -121,6 +121,7 @@ class Life:
     seen: list[tuple[float, str, str, dict[str, str]]] = field(
         default_factory=list
     )  # when, letter, code, what was sent
+    sent: set[str] = field(default_factory=set)  # letters
     rounds: list[int] = field(default_factory=list)  # that it wrote down
     epsilons: list[tuple[int, float]] = field(default_factory=list)
     ended: str = ""
@@ -177,6 +178,7 @@ class World:
                 facts = facts_of(letter, LetterFacts)[0]
                 self.letters[mark(digest(letter))] = facts
                 self.digests[mark(digest(letter))] = digest(letter)
+                self.life.sent.add(mark(digest(letter)))
                 self.tell(f"{facts.asks} {facts.round}.{facts.turn} {mark(digest(letter))[:6]} to {name}")
             self.put("node", name, list(parcel))
             self.touch("after a letter")
@@ -530,7 +532,7 @@ def used_well(world: World, exchanges: list[dict[str, Any]]) -> Iterator[str]:
             ]
             for began, end, letter in waits[-1:]:
                 codes = [code for when, of, code, _ in life.seen if of == letter and began < when <= end]
-                if codes[:1] == ["ok"]:  # of two replies to a letter, the first counts
+                if codes[:1] == ["ok"] and letter in life.sent:  # of two replies to a letter, the first counts
                     yield f"not lost: {here}: client {client} was left out, and had answered"
 
 
