@@ -121,6 +121,7 @@ class Life:
     seen: list[tuple[float, str, str, dict[str, str]]] = field(
         default_factory=list
     )  # when, letter, code, what was sent
+    sent: set[str] = field(default_factory=set)  # letters
     rounds: list[int] = field(default_factory=list)  # that it wrote down
     epsilons: list[tuple[int, float]] = field(default_factory=list)
     ended: str = ""
@@ -144,7 +145,7 @@ class World:
         self.stored = self.name in ("dp-fedavg", "fedavg, hidden")
         self.least = self.dice.choice((1, 1, 2))
         self.faults = self.dice.choice((0.3, 1.0, 1.0, 2.0))  # how bad it is
-        self.now, self.count = 0.0, 0
+        self.now, self.count, self.looks = 0.0, 0, 0
         self.heap: list[tuple[float, int, str, str, list[bytes]]] = []
         self.federation = blobs_of(SIZES, dtype=torch.float32)
         found = clients_of(self.federation, self.root / "nodes")
@@ -177,12 +178,14 @@ class World:
                 facts = facts_of(letter, LetterFacts)[0]
                 self.letters[mark(digest(letter))] = facts
                 self.digests[mark(digest(letter))] = digest(letter)
+                self.life.sent.add(mark(digest(letter)))
                 self.tell(f"{facts.asks} {facts.round}.{facts.turn} {mark(digest(letter))[:6]} to {name}")
             self.put("node", name, list(parcel))
             self.touch("after a letter")
 
     def fetch(self) -> list[tuple[str, list[bytes]]]:
         self.touch("a look")
+        self.looks += 1
         found: list[tuple[str, list[bytes]]] = []
         while self.heap and self.heap[0][0] <= self.now:
             _, _, where, name, parcel = heapq.heappop(self.heap)
@@ -194,7 +197,7 @@ class World:
                     with contextlib.suppress(Spoiled):
                         read = Reply.read(reply, 1 << 26)
                         sent = {each: digest_of(rows) for each, rows in read.sent.items()}
-                        self.life.seen.append((self.now, mark(read.facts.letter), read.facts.code, sent))
+                        self.life.seen.append((self.looks, mark(read.facts.letter), read.facts.code, sent))
                         self.tell(f"{read.facts.code} {mark(read.facts.letter)[:6]} from {name}")
         return found
 
@@ -360,9 +363,9 @@ class World:
 
         def gathered(nodes: Nodes, letters: Mapping[int, Sequence[bytes]]) -> dict[str, bytes]:
             every = (digest(each) for letter in letters.values() for each in letter)
-            marks, began = frozenset(mark(each) for each in every if each not in nodes._ahead), self.now
+            marks, began = frozenset(mark(each) for each in every if each not in nodes._ahead), self.looks
             found: dict[str, bytes] = real(nodes, letters)
-            self.life.windows.append((began, self.now, marks))
+            self.life.windows.append((began, self.looks, marks))
             return found
 
         return gathered
@@ -528,8 +531,8 @@ def used_well(world: World, exchanges: list[dict[str, Any]]) -> Iterator[str]:
                 (began, end, letter) for began, end, marks in life.windows for letter in letters if letter in marks
             ]
             for began, end, letter in waits[-1:]:
-                codes = [code for when, of, code, _ in life.seen if of == letter and began <= when <= end]
-                if codes[:1] == ["ok"]:  # of two replies to a letter, the first counts
+                codes = [code for when, of, code, _ in life.seen if of == letter and began < when <= end]
+                if codes[:1] == ["ok"] and letter in life.sent:  # of two replies to a letter, the first counts
                     yield f"not lost: {here}: client {client} was left out, and had answered"
 
 
@@ -545,7 +548,7 @@ def seen_in_time(life: Life, letter: str) -> list[dict[str, str]]:
         sent
         for when, answered, code, sent in life.seen
         if answered == letter and code == "ok"
-        if any(began <= when <= ended and letter in marks for began, ended, marks in life.windows)
+        if any(began < when <= ended and letter in marks for began, ended, marks in life.windows)
     ]
 
 
