@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .simulate.ranks import join_ranks
     from .stacks.mixing import Mixing
     from .stacks.stack import KeepPrivate
+    from .tasks.goal import Goal
     from .tasks.metric import Metric
     from .tasks.task import Task
     from .topology import Alone, Cells, Clusters, Gossip, Graph, Matchings, Star, TwoLevel, metropolis
@@ -109,6 +110,7 @@ _HOMES = {  # public names by the module they live in; a module is imported when
     "simulate.ranks": "join_ranks",
     "stacks.mixing": "Mixing",
     "stacks.stack": "KeepPrivate",
+    "tasks.goal": "Goal",
     "tasks.metric": "Metric",
     "tasks.task": "Task",
     "topology": "Alone Cells Clusters Gossip Graph Matchings Star TwoLevel metropolis",
@@ -144,7 +146,7 @@ __all__ = ["METHODS", "SGD", "Active", "Adam", "Alone", "Average", "Ball", "Buck
 __all__ += ["CellRegions", "CellTable", "Cells", "Check", "Churn", "Classes", "Clipping", "Clusters", "Collusion"]
 __all__ += ["Complete", "Curvature", "Delays", "Dirichlet", "Diverged", "Edges", "ErdosRenyi", "Everyone"]
 __all__ += ["ExampleNoise", "Exchange", "Exponential", "Federation", "Gaussian", "Geometric", "GeometricMedian"]
-__all__ += ["Gossip", "Graph", "Honest", "Iid", "InCells", "InnerProduct", "JamesStein", "KeepPrivate", "Krum"]
+__all__ += ["Goal", "Gossip", "Graph", "Honest", "Iid", "InCells", "InnerProduct", "JamesStein", "KeepPrivate", "Krum"]
 __all__ += ["LabelFlip", "Laplacian", "LargeNorm", "LittleIsEnough", "Looped", "Lost", "Matchings", "Mean", "Median"]
 __all__ += ["Method", "Metric", "Mixing", "Moment", "Momentum", "Natural", "NearestNeighbours", "Normalised"]
 __all__ += ["NotANumber", "OneCoordinate", "Overlap", "PathGraph", "Physical", "Poisson", "Prox", "Quantity", "Quorum"]

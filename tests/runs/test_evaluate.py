@@ -16,8 +16,8 @@ from polycentric import Cells, Federation, KeepPrivate, Method, State, Train, Un
 from polycentric.data import Split
 from polycentric.runs.evaluate import evaluate
 from polycentric.runs.loop import Run
-from polycentric.runs.metrics import Scores
 from polycentric.runs.start import prepare
+from polycentric.tasks.scores import Scores
 from support import Make, small
 
 TRAINING: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 5}
@@ -61,7 +61,7 @@ def assert_same(a: Scores, b: Scores) -> None:
     np.testing.assert_allclose(a.loss, b.loss, rtol=1e-10)
     np.testing.assert_array_equal(a.accuracy, b.accuracy)
     np.testing.assert_array_equal(a.f1, b.f1)
-    assert a.pooled_f1 == b.pooled_f1
+    assert a.pooled == b.pooled
 
 
 # -- every way the same --------------------------------------------------------------------------------------

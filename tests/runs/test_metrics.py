@@ -7,17 +7,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from polycentric.runs.metrics import (
-    Scores,
-    area_under_roc,
-    gini,
-    participation,
-    score,
-    score_labels,
-    score_numbers,
-    share_below,
-    worst_decile,
-)
+from polycentric.runs.metrics import gini, participation, share_below
+from polycentric.tasks.classification import area_under_roc, score_classes as score
+from polycentric.tasks.multi_label import score_labels
+from polycentric.tasks.regression import score_numbers
+from polycentric.tasks.scores import Scores, worst_decile
 from polycentric.topology.clusters.assignment import agreement
 
 LAW = settings(max_examples=50)
@@ -59,7 +53,7 @@ def test_every_clients_scores_are_scikit_learns(sizes, seed):
             assert np.isnan(scores.accuracy[k])
             assert np.isnan(scores.loss[k])
     if sum(sizes):
-        assert scores.pooled_f1 == pytest.approx(f1(labels, predicted), abs=1e-12)
+        assert scores.pooled["pooled_f1"] == pytest.approx(f1(labels, predicted), abs=1e-12)
 
 
 @LAW
@@ -153,7 +147,7 @@ def test_several_labels_are_scored_one_by_one():
     scores = score_labels(told, y, np.zeros(3), np.array([0, 0, 1]), 2)
     assert scores.accuracy.tolist() == [0.75, 0.5] and scores.summary()["micro_exact"] == pytest.approx(1 / 3)
     assert scores.f1.tolist() == [0.5, 0.0]  # the first label 1, the second 0; then only the second occurs
-    assert scores.pooled_f1 == 0.5
+    assert scores.pooled["pooled_f1"] == 0.5
 
 
 @pytest.mark.parametrize("n", [1, 5, 9, 10, 19, 20, 35])
@@ -166,7 +160,7 @@ def test_the_worst_decile_is_the_mean_of_the_worst_tenth_and_of_one_at_least(n):
 def test_share_below_counts_clients_that_lose_by_taking_part():
     def scores(accuracy):
         there = ~np.isnan(accuracy)
-        return Scores(there.astype(np.int64), accuracy, accuracy, accuracy, 0.0)
+        return Scores(there.astype(np.int64), accuracy, accuracy, accuracy)
 
     together = scores(np.array([0.5, 0.5, 0.5, np.nan, 0.5]))
     alone = scores(np.array([0.4, 0.5, 0.6, 0.9, np.nan]))
@@ -205,11 +199,14 @@ def test_two_classes_have_an_area_and_the_recall_of_the_rarer_one():
     labels, predicted = np.array([1, 1, 0, 0, 0]), np.array([1, 0, 0, 0, 1])
     margin, owner = np.array([2.0, -1.0, -2.0, -3.0, 1.0]), np.array([0, 0, 1, 1, 1])
     scores = score(predicted, labels, np.ones(5), owner, 2, 2, margin)
-    assert scores.auc == pytest.approx(5 / 6) and scores.minority_recall == 0.5
-    assert scores.summary()["auc"] == scores.auc and scores.summary()["minority_recall"] == 0.5
+    assert scores.pooled["auc"] == pytest.approx(5 / 6) and scores.pooled["minority_recall"] == 0.5
+    assert scores.summary()["auc"] == scores.pooled["auc"] and scores.summary()["minority_recall"] == 0.5
     assert not {"auc", "minority_recall"} & scores.only(np.array([True, False])).summary().keys()  # pooled over all
     turned = score(1 - predicted, 1 - labels, np.ones(5), owner, 2, 2, -margin)
-    assert turned.auc == pytest.approx(scores.auc) and turned.minority_recall == scores.minority_recall
+    assert (
+        turned.pooled["auc"] == pytest.approx(scores.pooled["auc"])
+        and turned.pooled["minority_recall"] == scores.pooled["minority_recall"]
+    )
     assert not {"auc", "minority_recall"} & score(predicted, labels, np.ones(5), owner, 2, 3).summary().keys()
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import polycentric as pc
 from polycentric.data import Pool
 from polycentric.errors import UsageError
-from polycentric.tasks.goals import label_error, squared_error
+from polycentric.tasks.multi_label import label_error
+from polycentric.tasks.regression import squared_error
 
 N, CLIENTS = 96, 4
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Group
 from rich.table import Table
 
@@ -103,9 +102,8 @@ def personalization(run: Run, steps: list[int], lr: float | None) -> tuple[list[
         shown = [(row[name], ".2%" if is_share(name) else ".4g") for name in metrics]
         table.add_row(str(row["steps"]), *("-" if value is None else f"{value:{form}}" for value, form in shown))
     if run.folder:
-        classes = not np.isnan(points[0].scores.accuracy).all()  # where numbers are predicted, the loss is told
-        each = [point.scores.accuracy if classes else point.scores.loss for point in points]
-        head = ["client", *(f"{'after' if classes else 'loss_after'}_{point.steps}" for point in points)]
+        name, each = points[0].scores.chief[0], [point.scores.chief[1] for point in points]
+        head = ["client", *(f"{'after' if name == 'accuracy' else f'{name}_after'}_{point.steps}" for point in points)]
         lines = ([name, *(f"{v[k]:.6g}" for v in each)] for k, name in enumerate(run.federation.clients))
         run.folder.write_text("personalize.csv", csv_text([head, *lines], end="\n"))
     return rows, table

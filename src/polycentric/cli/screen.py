@@ -147,6 +147,7 @@ _WATCHED = (
     ("loss", "micro_loss", ".3f"),
     ("mean", "macro_accuracy", ".1%"),
     ("worst tenth", "worst_decile_accuracy", ".1%"),
+    ("mAP", "pooled_map50", ".1%"),
     ("epsilon", "epsilon", ".2f"),
 )
 

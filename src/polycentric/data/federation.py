@@ -26,7 +26,7 @@ from torch import Tensor
 from ..errors import UsageError, require
 
 MOST_VALUES = 1000  # of a protected attribute
-Kind = Literal["classes", "labels", "numbers"]  # one of several classes; any of several labels; numbers
+Kind = Literal["classes", "labels", "numbers", "symbols", "boxes"]  # what targets are
 Inputs = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of several inputs that lie end to end in one row
 
 

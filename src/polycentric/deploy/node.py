@@ -353,4 +353,4 @@ def from_numbers(like: Scores, found: dict[int, dict[str, float]]) -> Scores:
     marks = {
         name: type(mark)(each(f"mark/{name}"), mark.lower_is_better, mark.root) for name, mark in like.marks.items()
     }
-    return Scores(count, each("loss"), each("accuracy"), each("f1"), float("nan"), marks=marks)
+    return Scores(count, each("loss"), each("accuracy"), each("f1"), {}, marks, like.serves)

@@ -12,7 +12,7 @@ from ..runs.metrics import is_share, lower_is_better
 from ..runs.paired import amount, base_of, leading
 from ..runs.settings import Settings
 
-OURS = ("accuracy", "loss", "f1", "rmse", "mae", "exact")  # what our own metrics are of
+OURS = ("accuracy", "loss", "f1", "rmse", "mae", "exact", "map50")  # what our own metrics are of
 FEW = 3  # clients who gain most, and who lose most, in a table
 
 
@@ -119,6 +119,7 @@ def shown_metrics(metrics: Sequence[str]) -> dict[str, str]:
     ours |= {"micro_exact": "all labels right"}
     if "micro_accuracy" not in there:
         ours = {"micro_rmse": "rmse", "worst_decile_rmse": "worst tenth", "micro_mae": "mae", "r2": "r2"}
+        ours |= {"pooled_map50": "mAP", "micro_map50": "mAP by client", "worst_decile_map50": "worst tenth"}
     own = [base_of(name) for name in metrics if name.startswith("micro_") and base_of(name) not in OURS]
     ours |= {
         f"{form}_{name}": title

@@ -19,8 +19,8 @@ from ..data import Split
 from ..method import Method, State
 from ..simulate.clients import Simulation
 from ..stacks.draw import seeded, uniform
+from ..tasks.classification import area_under_roc
 from .evaluate import CHUNK, all_clients, assign_newcomers, held
-from .metrics import area_under_roc
 
 EXAMPLES = 4000  # of each split, drawn by the seed
 HIDDEN = 32

@@ -22,11 +22,11 @@ from ..round import Answer, opened, receive
 from ..simulate.clients import Simulation
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, take, to_device_of, write
-from ..tasks.goals import GOALS
+from ..tasks.classification import score_classes
 from ..tasks.metric import Metric
+from ..tasks.scores import Integers, Mark, Reals, Scores, mean_by_client
 from ..tasks.task import Task
 from ..topology import inner_products
-from .metrics import Integers, Mark, Reals, Scores, mean_by_client, score, score_labels, score_numbers
 
 Ask = Callable[[Exchange, State, Cohort], Iterable[Answer]]
 CHUNK = 4096  # examples of one model at once
@@ -74,35 +74,25 @@ def scored(clients: Simulation, split: Split, predictions: Iterable[tuple[Tensor
     """Every client's score on its part of `split` from (positions in the split, outputs there), each example once."""
     federation, task, device = clients.federation, clients.task, split.x.device
     metrics, gathers = task.metrics, _per_client(clients)
-    goal, two, n = GOALS[federation.kind], len(federation.classes) == 2 and federation.kind == "classes", len(split)
-    shape = (n,) if federation.kind == "classes" else (n, federation.n_outputs)
-    whole = federation.kind != "numbers"
-    answers = torch.zeros(shape, dtype=torch.int64 if whole else torch.float64, device=device)
-    losses, margin = torch.zeros(2, n, dtype=torch.float64, device=device)
+    goal, n, target = task.goal, len(split), tuple(split.y.shape[1:])
+    losses = torch.zeros(n, dtype=torch.float64, device=device)
+    noted = torch.zeros(n, *goal.room(task.n_outputs, target), dtype=torch.float64, device=device)
     marks = torch.zeros(len(metrics), n, dtype=torch.float64, device=device)
-    outputs_of = torch.zeros((n, federation.n_outputs) if any(gathers) else 0, dtype=torch.float64, device=device)
+    outputs_of = torch.zeros((n, *outputs_shape(clients)) if any(gathers) else 0, dtype=torch.float64, device=device)
     for index, outputs in predictions:  # this rank's share
         targets = task.targets(split.y[index])
         losses[index] = task.loss(outputs, targets).double()
-        answers[index] = goal.answers(outputs)
-        if two:
-            margin[index] = outputs[..., 1].double() - outputs[..., 0].double()
+        noted[index] = goal.noted(outputs)
         for at, (metric, per_client) in enumerate(zip(metrics, gathers, strict=True)):
             if not per_client:
                 marks[at, index] = metric(outputs, targets)
         if any(gathers):
             outputs_of[index] = outputs.double()
-    found = [part.cpu() for part in (losses, answers, margin, marks, outputs_of)]  # a GPU is waited for once
-    clients.ranks.add(*found[: 3 if not metrics else 5])
-    losses, answers, margin, marks, outputs_of = found
+    found = [part.cpu() for part in (losses, noted, marks, outputs_of)]  # a GPU is waited for once
+    clients.ranks.add(*found[: 2 if not metrics else 4])
+    losses, noted, marks, outputs_of = found
     y, owner = split.y.cpu().numpy(), split.owner.cpu().numpy()
-    told = (answers.numpy(), y, losses.numpy(), owner, federation.n_clients)
-    if federation.kind == "numbers":
-        scores = score_numbers(*told)
-    elif federation.kind == "labels":
-        scores = score_labels(*told)
-    else:
-        scores = score(*told, len(federation.classes), margin.numpy() if two else None)
+    scores = goal.score(noted.numpy(), y, losses.numpy(), owner, federation.n_clients, federation.classes)
     if not metrics:
         return scores
     own = {}
@@ -139,20 +129,31 @@ def best_losses(clients: Simulation, split: Split, models: Tensor) -> Tensor:
 def _precise(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """Losses in float64: in float32 those near zero are all the same. The user's own loss has its own type."""
     targets = task.targets(y)
-    if task.loss is not task.goal.loss:
+    if task.loss != task.goal.loss:
         return task.loss(outputs, targets).double()
     return task.loss(outputs.double(), targets.double() if targets.is_floating_point() else targets)
 
 
-def _per_client(clients: Simulation) -> list[bool]:
-    """Which metrics are made of all of a client's examples together."""
+def _few(clients: Simulation) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of a few training examples, two at least."""
     task, train = clients.task, clients.federation.train
-    if not task.metrics:
-        return []
     x, y = train.x[:3].to(task.device), train.y[:3].to(task.device)
     if len(x) == 1:
         x, y = torch.cat([x, x]), torch.cat([y, y])
-    outputs = task.predict({name: row[0] for name, row in task.start().items()}, task.inputs(x)).detach()
+    return task.predict({name: row[0] for name, row in task.start().items()}, task.inputs(x)).detach(), y
+
+
+def outputs_shape(clients: Simulation) -> tuple[int, ...]:
+    """The shape of one example's outputs."""
+    return tuple(_few(clients)[0].shape[1:])
+
+
+def _per_client(clients: Simulation) -> list[bool]:
+    """Which metrics are made of all of a client's examples together."""
+    task = clients.task
+    if not task.metrics:
+        return []
+    outputs, y = _few(clients)
     return [not metric.per_example(outputs, task.targets(y)) for metric in task.metrics]
 
 
@@ -178,7 +179,7 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
     """
     exchange = method.in_use(state.round)
     own = exchange.topology.at_home or len(clients.task.names) > 1  # a second name is a client's own, kept or not
-    if own or clients.federation.kind != "classes" or not len(split):
+    if own or clients.task.goal.votes != "class" or not len(split):
         return None
     centers, n = state.centers["model"], clients.federation.n_clients
     owner, labels = split.owner.cpu(), split.y.cpu()
@@ -189,7 +190,7 @@ def optimistic(method: Method, state: State, clients: Simulation, split: Split) 
 
     def chosen(center: Tensor) -> Scores:
         picked, lost = predicted[center, every].numpy(), losses[center, every].numpy()
-        return score(picked, labels.numpy(), lost, owner.numpy(), n, len(clients.federation.classes))
+        return score_classes(picked, labels.numpy(), lost, owner.numpy(), n, len(clients.federation.classes))
 
     return chosen(by_client.argmax(0)[owner]), chosen(right.mean(1).argmax().expand(len(split)))
 
@@ -269,9 +270,8 @@ def average(method: Method, state: State, clients: Simulation, split: Split) -> 
         rows = rows[learned.to(rows.device)]
     loss, predicted = _outcome(clients, split, rows.mean(0, dtype=torch.float64).to(rows.dtype))
     found = {"average_loss": float(loss.mean())}
-    if clients.federation.kind == "numbers":
-        return found
-    return found | {"average_accuracy": float((predicted == split.y.cpu()).double().mean())}
+    right = clients.task.goal.right(predicted, split.y.cpu())
+    return found if right is None else found | {"average_accuracy": float(right.mean())}
 
 
 class EdgeScores(NamedTuple):
@@ -283,7 +283,7 @@ class EdgeScores(NamedTuple):
 
 def edge_scores(method: Method, state: State, clients: Simulation, split: Split) -> EdgeScores | None:
     """Every center's model on all examples and on those of its own cell; None where it would mean nothing."""
-    if not _one_model(method, state, clients) or not len(split) or clients.federation.kind != "classes":
+    if not _one_model(method, state, clients) or not len(split) or clients.task.goal.votes != "class":
         return None
     down = method.in_use(state.round).topology.down(state.memory, all_clients(clients, state), "model")
     receiver, sender, _ = down.links
@@ -336,7 +336,7 @@ def _one_model(method: Method, state: State, clients: Simulation) -> bool:
 @torch.no_grad()
 def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
     """(loss, prediction) of one model on every example of a split, on the host."""
-    losses, predicted, goal = [], [], GOALS[clients.federation.kind]
+    losses, predicted, goal = [], [], clients.task.goal
     for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
         outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
         losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())

@@ -36,13 +36,18 @@ def share_for_validation(settings: Settings) -> float:
 
 def refuse_idle(settings: Settings, federation: Federation, clients: Simulation) -> None:
     """Refuse settings that can do nothing with these data and clients."""
-    numbers = federation.kind == "numbers"
+    goal = clients.task.goal
+    what = "numbers to predict" if federation.kind == "numbers" else "answers that are not right or wrong"
     require(
-        settings.target is None or not numbers,
-        f"target={settings.target} is an accuracy, and '{federation.name}' has numbers to predict: leave it out",
+        settings.target is None or "micro_accuracy" in goal.leads,
+        f"target={settings.target} is an accuracy, and '{federation.name}' has {what}: leave it out",
     )
     require(
-        not settings.optimistic or federation.kind == "classes",
+        not settings.unseen or goal.averages,
+        f"unseen averages what several models say, which means nothing for {type(goal).__name__}: leave it out",
+    )
+    require(
+        not settings.optimistic or goal.votes == "class",
         f"optimistic chooses centers by their accuracy, and '{federation.name}' has no classes: leave it out",
     )
     require(

@@ -316,7 +316,7 @@ class Run:
 
     def _watched(self, row: dict[str, Any]) -> tuple[str, bool]:
         """The validation metric that choices are made by, and whether less of it is better."""
-        found = "micro_accuracy" if "valid_micro_accuracy" in row else "micro_loss"
+        found = next((each for each in self.clients.task.goal.leads if f"valid_{each}" in row), "micro_loss")
         asked = self.settings.monitor or found
         name = f"valid_{asked.removeprefix('valid_')}"
         if name not in row:

@@ -27,12 +27,6 @@ from .serving import Holder
 if TYPE_CHECKING:
     from .loop import Run
 
-PREDICTS = {  # what the outputs of a model are
-    "classes": "one number for each class: softmax gives probabilities, the largest is the answer",
-    "labels": "one number for each label: sigmoid gives probabilities, a label with a positive number is told",
-    "numbers": "the numbers themselves",
-}
-
 
 class Argument(NamedTuple):
     """Something that an exported model is called with."""
@@ -84,7 +78,7 @@ def description(run: Run, whose: Holder, path: Path, format: str, digest: str, l
         "inputs": [[one.name, list(one.shape), one.dtype] for one in arguments(run)],
         "symbols": federation.symbols,
         "outputs": federation.n_outputs,
-        "outputs_are": PREDICTS[federation.kind],
+        "outputs_are": task.goal.outputs_are,
         "dtype": str(task.dtype)[6:],
         "kind": federation.kind,
         "classes": list(federation.classes),

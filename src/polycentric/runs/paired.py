@@ -26,6 +26,7 @@ from .metrics import is_share, lower_is_better
 from .settings import Settings
 
 FEWEST = 3  # seeds; a standard error of two is itself a guess
+LEADING = ("micro_accuracy", "pooled_map50", "micro_map50", "micro_rmse")  # the first that there is
 FACTOR = 1.5  # by which local work may differ before it is said
 
 Row = dict[str, Any]
@@ -34,7 +35,7 @@ Row = dict[str, Any]
 def leading(metrics: Iterable[str]) -> str:
     """The metric that a comparison goes by unless another is asked for."""
     there = set(metrics)
-    return next((name for name in ("micro_accuracy", "micro_rmse") if name in there), "micro_loss")
+    return next((name for name in LEADING if name in there), "micro_loss")
 
 
 def base_of(metric: str) -> str:
@@ -43,7 +44,7 @@ def base_of(metric: str) -> str:
     >>> base_of("worst_decile_rmse")
     'rmse'
     """
-    return re.sub("^(micro|macro|worst_decile)_", "", metric)
+    return re.sub("^(micro|macro|worst_decile|pooled)_", "", metric)
 
 
 def with_differences(
@@ -251,7 +252,7 @@ def unequal(rows: Sequence[Row], cells: Sequence[Settings], work: bool = True) -
     FACTOR, in steps or in examples.
     """
     said = []
-    for key in ("data", "partition", "clients", "rounds", "model", "loss", "valid", "standardise"):
+    for key in ("data", "partition", "clients", "rounds", "model", "goal", "loss", "valid", "standardise"):
         each = {row["method"]: getattr(cell, key) for row, cell in zip(rows, cells, strict=False)}
         if len(set(each.values())) > 1:
             said.append(f"rows differ in {key}: {', '.join(f'{name} {value}' for name, value in each.items())}")

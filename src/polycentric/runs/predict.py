@@ -22,14 +22,14 @@ from torch import Tensor
 
 from ..data import npz
 from ..data.archive import LIMIT, names_in, unzipped
-from ..data.federation import Federation, Kind
+from ..data.federation import Federation, kind_of
 from ..data.from_memory import packed
 from ..data.from_table import known_targets, rows_to_inputs, unlike_training
 from ..data.npz_file import labels, without_targets
 from ..data.pictures import SUFFIXES, pictures_to_inputs, unpacked
 from ..data.table_file import csv_text, read_rows, rows_of
 from ..errors import UsageError, require
-from ..tasks.goals import GOALS
+from ..tasks.goal import Goal
 from .metrics import plain
 from .serving import holder
 
@@ -54,8 +54,8 @@ class NewExamples:
 class Predictions:
     """One answer for each example."""
 
-    outputs: Tensor  # (examples, n_outputs) float64
-    kind: Kind
+    outputs: Tensor  # (examples, ...) float64
+    goal: Goal  # how outputs are read
     heads: tuple[str, ...]  # names of classes, labels or numbers
     targets: Tensor | None = None
     losses: Tensor | None = None  # (examples,) where targets are known
@@ -66,22 +66,17 @@ class Predictions:
     @property
     def answers(self) -> Tensor:
         """Classes by number, 0 and 1 for each label, or numbers."""
-        return GOALS[self.kind].answers(self.outputs)
+        return self.goal.answers(self.outputs)
 
     @property
     def probabilities(self) -> Tensor | None:
-        """Of every class or label, (examples, n_outputs); None where numbers are predicted."""
-        if self.kind == "numbers":
-            return None
-        return self.outputs.softmax(-1) if self.kind == "classes" else self.outputs.sigmoid()
+        """Of every class or label, (examples, n_outputs); None where there are none."""
+        return self.goal.probabilities(self.outputs)
 
     @property
     def right(self) -> Tensor | None:
-        """Share of what was told that is right, (examples,); None where that is not known, or numbers are predicted."""
-        if self.targets is None or self.kind == "numbers":
-            return None
-        good = (self.answers == self.targets).double()
-        return good if good.dim() == 1 else good.mean(-1)
+        """Share of what was told that is right, (examples,); None where that is not known, or nothing is."""
+        return None if self.targets is None else self.goal.right(self.answers, self.targets)
 
     def summary(self) -> dict[str, float | None]:
         """How good the answers are, over the examples of which that is known."""
@@ -91,8 +86,7 @@ class Predictions:
         out = {"loss": float(self.losses[some].mean())}
         if self.right is not None:
             return plain(out | {"accuracy": float(self.right[some].mean())})
-        off = (self.outputs - self.targets.double().reshape(self.outputs.shape))[some]
-        return plain(out | {"rmse": float(off.square().mean().sqrt()), "mae": float(off.abs().mean())})
+        return plain(out | self.goal.off(self.answers[some], self.targets[some]))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A dictionary for each example, by the headings of the table."""
@@ -111,13 +105,8 @@ class Predictions:
             yield row
 
     def _told(self, what: str, values: Tensor) -> dict[str, Any]:
-        if self.kind == "classes":
-            return {what: self.heads[int(values)]}
-        each = values.reshape(-1).tolist()
-        if len(each) == 1 and self.kind == "numbers":
-            return {what: each[0]}
-        kept = [int(value) for value in each] if self.kind == "labels" else each
-        return {f"{what}_{name}": value for name, value in zip(self.heads, kept, strict=True)}
+        told = self.goal.told(values, self.heads)
+        return {f"{what}_{name}" if name else what: value for name, value in told.items()}
 
     def table(self) -> str:
         """All rows as CSV."""
@@ -154,7 +143,7 @@ def predict(run: Run, what: Any, *, client: int | str | None = None, center: int
                 losses.append(task.loss(found, task.targets(new.y[mine].to(task.device))).double().cpu())
     heads = federation.classes or federation.targets or tuple(map(str, range(federation.n_outputs)))
     together = torch.cat(losses) if losses else None
-    told = (torch.cat(outputs), federation.kind, heads, new.y, together, new.names, new.known)
+    told = (torch.cat(outputs), task.goal, heads, new.y, together, new.names, new.known)
     return Predictions(*told, said=new.said)
 
 
@@ -268,7 +257,7 @@ def same_columns(federation: Federation, columns: Sequence[str], what: str) -> N
 def in_terms_of(federation: Federation, y: Tensor, classes: Sequence[str], what: str) -> Tensor:
     """Targets by the classes of a run's data; classes are known by their names."""
     ours = federation.classes
-    theirs: Kind = "numbers" if not classes else "labels" if y.dim() == 2 else "classes"
+    theirs = kind_of(y, tuple(classes))
     require(
         theirs == federation.kind,
         f"{what} has {theirs} as targets, and the run's data {federation.kind}",

@@ -62,6 +62,9 @@ class Settings(BaseModel):
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
     )
+    goal: str | None = option(
+        None, "What is learned, where it is a goal of your own: module:attribute. [default: what the targets say]"
+    )
     loss: str | None = option(
         None, "A loss of your own as module:attribute: a function of outputs and targets, one number for each example."
     )

@@ -37,7 +37,8 @@ from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, check
 from ..simulate.ranks import ALONE, Ranks, own_device
 from ..stacks.draw import seed_of
-from ..tasks.goals import Loss
+from ..tasks.goal import Goal, Loss
+from ..tasks.goals import goal_of
 from ..tasks.metric import Metric, metric_of
 from ..tasks.task import Task
 from ..topology.cells.deal import compare_cells
@@ -71,6 +72,7 @@ class Given:
     method: Method | None = None
     federation: Federation | None = None
     model: Model | None = None
+    goal: Goal | None = None
     loss: Loss | None = None
     attack: Attack | None = None
     clock: Clock | None = None
@@ -102,9 +104,9 @@ def run(
         out: a folder for metrics and checkpoints; None: nothing is written.
         callbacks: who is told how it goes: see `Callback`.
         observers: what else is measured at every evaluation: functions from a `Moment` to numbers by name.
-        how: model (a name, an `nn.Module` or a factory), loss, metrics (see `Metric`), ranks, and every setting of a
-            run: rounds, seed, evaluate_every, patience, target, fine_tune, held_out, attack, executor, device, clock,
-            ...; see `Settings`.
+        how: model (a name, an `nn.Module` or a factory), goal (see `Goal`), loss, metrics (see `Metric`), ranks, and
+            every setting of a run: rounds, seed, evaluate_every, patience, target, fine_tune, held_out, attack,
+            executor, device, clock, ...; see `Settings`.
     """
     unwritten = out is None and how.get("checkpoint_every") is not None
     require(not unwritten, "checkpoint_every needs a folder to write into: give out=, or leave it out")
@@ -121,13 +123,14 @@ def prepare(
     federation: str | Path | Federation | Pool,
     *,
     model: str | Model | None = None,
+    goal: str | Goal | type[Goal] | None = None,
     loss: str | Loss | None = None,
     ranks: Ranks = ALONE,
     **settings: Any,
 ) -> Run:
     """A run before its first round; arguments as those of `run`."""
     dealt = _dealt(federation, settings) if isinstance(federation, Pool) else federation
-    words, given, needs = described(method, dealt, model, loss, settings)
+    words, given, needs = described(method, dealt, model, loss, settings, goal)
     return prepared(words, given, ranks, needs)
 
 
@@ -146,8 +149,8 @@ def resume(
         folder: of a run that was interrupted, or that is to take more rounds.
         rounds: as many in all, more than it was begun with; None: as it was begun.
         trust: run code that the folder names as module:attribute; a run that was begun here needs no consent.
-        given: method, federation, model, loss, attack, clock or observers, where the run was begun with objects that no
-            words say.
+        given: method, federation, model, goal, loss, attack, clock or observers, where the run was begun with objects
+            that no words say.
     """
     there = Folder.open(Path(folder)) if ranks.first else None
     made, problems = resumed(there, Given(**given), ranks, rounds, trust)
@@ -198,6 +201,7 @@ def described(
     model: str | Model | None = None,
     loss: str | Loss | None = None,
     options: dict[str, Any] | None = None,
+    goal: str | Goal | type[Goal] | None = None,
 ) -> tuple[Settings, Given, tuple[str, ...]]:
     """Settings, the objects beside them, and the names of those objects that no words say."""
     values, objects, needs = dict(options or {}), dict[str, Any](), list[str]()
@@ -224,11 +228,11 @@ def described(
         needs += [] if federation.source else ["federation"]
     else:
         values["data"] = str(federation)
-    for name, thing in (("model", model), ("loss", loss)):
+    for name, thing in (("model", model), ("goal", goal), ("loss", loss)):
         if isinstance(thing, str) or thing is None:
             values[name] = thing
         else:
-            objects[name] = thing
+            objects[name] = goal_of(thing) if name == "goal" else thing
             needs.append(name)
     for name, kind in (("attack", Attack), ("clock", Clock)):
         part = values.pop(name, None)
@@ -290,6 +294,11 @@ def built_metrics(settings: Settings) -> list[Metric]:
     return found
 
 
+def built_goal(settings: Settings) -> Goal | None:
+    """The goal that settings name."""
+    return None if settings.goal is None else goal_of(settings.goal)
+
+
 def built_loss(settings: Settings) -> Loss | None:
     """The loss that settings name: a function, or a class that makes one, such as an `nn.Module`."""
     if settings.loss is None:
@@ -315,6 +324,7 @@ def check_words(settings: Settings) -> None:
     built_clock(settings)
     built_attack(settings)
     built_metrics(settings)
+    built_goal(settings)
     built_loss(settings)
 
 
@@ -352,6 +362,7 @@ def prepared(
     metrics = given.metrics if given.metrics is not None else built_metrics(settings)
     how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
     how |= {"metrics": metrics, "augment": augment, "loss": given.loss or built_loss(settings)}
+    how |= {"goal": given.goal or built_goal(settings)}
     build = partial(Task.of, federation, model, cut=method.cut, around=method.around, **how)
     task = build(seed=settings.seed)
     others = range(1, method.starts(federation.n_clients))

@@ -23,7 +23,7 @@ from ..errors import require
 from ..simulate.clients import Simulation
 from ..stacks.draw import uniform
 from ..stacks.stack import Stacks
-from .evaluate import CHUNK, all_clients, assign_newcomers, held, scored
+from .evaluate import CHUNK, all_clients, assign_newcomers, held, outputs_shape, scored
 from .metrics import Scores, plain
 from .serving import personal, rows_of_clients, untrained
 
@@ -99,11 +99,12 @@ def unseen(run: Run, seen: Simulation, split: Split) -> Unseen:
         notes.append(f"ensemble and vote of {MODELS} of {len(who):,} clients, drawn by the seed")
     asked = who[:1] if one else who[uniform(run.clients.seed, "unseen", who).argsort()[:MODELS].sort().values]
     mean, (outputs, votes) = mean_of(run, run.clients.task.names), _together(run, asked, split)
-    kind, task = seen.federation.kind, run.clients.task
+    task = run.clients.task
     answers = {"ensemble": outputs}
-    if kind != "numbers":  # what most of them say; the mean output decides only where votes are even
-        close = outputs.softmax(-1) if kind == "classes" else outputs.tanh() / 2
-        answers["vote"] = (votes if kind == "classes" else 2 * votes - len(asked)) + close / 2
+    if task.goal.votes:  # what most of them say; the mean output decides only where votes are even
+        one_class = task.goal.votes == "class"
+        close = outputs.softmax(-1) if one_class else outputs.tanh() / 2
+        answers["vote"] = (votes if one_class else 2 * votes - len(asked)) + close / 2
 
     def of_mean() -> Iterator[tuple[Tensor, Tensor]]:
         with torch.no_grad():
@@ -127,8 +128,8 @@ def _mine(seen: Simulation, split: Split) -> Iterator[Tensor]:
 def _together(run: Run, who: Tensor, split: Split) -> tuple[Tensor, Tensor]:
     """The mean output of some clients' models for every example, and how many give each answer, (examples, outputs)."""
     task, clients = run.clients.task, run.clients
-    kind, n = clients.federation.kind, clients.federation.n_outputs
-    total, votes = torch.zeros(2, len(split), n, dtype=torch.float64, device=split.x.device)
+    wide, goal = outputs_shape(clients), task.goal
+    total, votes = torch.zeros(2, len(split), *wide, dtype=torch.float64, device=split.x.device)
     exchange, state = run.now.exchange, assign_newcomers(run.method, run.state, clients)
     for block in all_clients(clients, state)[who].blocks(clients.block_size):
         rows = held(exchange, state, clients, block)
@@ -137,9 +138,9 @@ def _together(run: Run, who: Tensor, split: Split) -> tuple[Tensor, Tensor]:
             x = task.inputs(split.x[index])
             found = clients.run.outputs(rows, x.expand(len(block), *x.shape)).double()
             total[index] += found.sum(0)
-            if kind == "classes":
-                votes[index] += one_hot(found.argmax(-1), n).sum(0)
-            elif kind == "labels":
+            if goal.votes == "class":
+                votes[index] += one_hot(found.argmax(-1), wide[0]).sum(0)
+            elif goal.votes == "labels":
                 votes[index] += (found > 0).sum(0)
     return total / len(who), votes
 

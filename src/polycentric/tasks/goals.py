@@ -1,55 +1,40 @@
-"""What may be learned: one of several classes, any of several labels, or numbers.
-
-                outputs z       targets y               loss of an example                      its answer
-    classes     (n, classes)    (n,) whole numbers      -log softmax(z)_y                       argmax z
-    labels      (n, labels)     (n, labels) 0 and 1     mean_j log(1 + exp(-(2 y_j - 1) z_j))   z_j > 0
-    numbers     (n, targets)    (n,) or (n, targets)    1/2 sum_j (z_j - y_j)^2                 z
-
-A loss gives one number for each example; the mean over a client's examples is taken afterwards, where examples that
-are not there have weight zero.
-"""
+"""What is learned, by what the targets are; and how a word, a class or an object becomes a goal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-
 from ..data.federation import Kind
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> one loss for each example
-
-
-@dataclass(frozen=True)
-class Goal:
-    """How outputs are judged."""
-
-    loss: Loss
-    answers: Callable[[Tensor], Tensor]  # outputs to what is compared with the targets
-    merit: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> how well each example is served, more is better
-
-
-def class_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of every example."""
-    return cross_entropy(outputs, targets, reduction="none")
-
-
-def label_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean over labels of the binary cross-entropy, for every example."""
-    return binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Half the squared error of every example, summed over the numbers to predict."""
-    if outputs.dim() > targets.dim():
-        return (outputs.squeeze(-1) - targets).square() / 2
-    return (outputs - targets).square().sum(-1) / 2
-
+from ..errors import UsageError, require
+from ..language.own_code import imported, own_function
+from .classification import Classification
+from .detection import Detection
+from .goal import Goal
+from .multi_label import MultiLabel
+from .next_symbol import NextSymbol
+from .regression import Regression
 
 GOALS: dict[Kind, Goal] = {
-    "classes": Goal(class_error, lambda z: z.argmax(-1), lambda z, y: (z.argmax(-1) == y).to(z.dtype)),
-    "labels": Goal(label_error, lambda z: (z > 0).long(), lambda z, y: ((z > 0) == (y > 0)).to(z.dtype).mean(-1)),
-    "numbers": Goal(squared_error, lambda z: z.double(), lambda z, y: -squared_error(z, y)),
+    "classes": Classification(),
+    "labels": MultiLabel(),
+    "numbers": Regression(),
+    "symbols": NextSymbol(),
+    "boxes": Detection(),
 }
+
+
+def goal_of(thing: object) -> Goal:
+    """A goal from `module:attribute`, a class, or what is one already."""
+    found = imported(thing, "goal") if isinstance(thing, str) else thing
+    if isinstance(thing, str) and not isinstance(found, Goal):
+        found = own_function(thing, "goal")
+    if isinstance(found, type):
+        require(
+            issubclass(found, Goal),
+            f"goal {found.__name__} is a class that is no pc.Goal: write class {found.__name__}(pc.Goal)",
+        )
+        try:
+            found = found()
+        except TypeError as error:  # a loss that is not written, or arguments that nobody gives
+            raise UsageError(f"goal {getattr(found, '__name__', found)} cannot be made: {error}") from error
+    if not isinstance(found, Goal):
+        raise UsageError(f"a goal is a pc.Goal, its class, or module:attribute of one, got {thing!r}")
+    return found

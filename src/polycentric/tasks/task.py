@@ -26,7 +26,9 @@ from ..errors import UsageError
 from ..models import MODELS, build
 from ..models.around import MadeFor, Wrap
 from ..stacks.stack import WHOLE, Cut, Layout, Stacks
-from .goals import GOALS, Goal, Loss, class_error
+from .classification import Classification, class_error
+from .goal import Goal, Loss
+from .goals import GOALS
 from .metric import Metric
 
 
@@ -67,7 +69,8 @@ class Task:
     metrics: tuple[Metric, ...] = ()  # of the user's own
     several: Inputs = ()  # what the module is called with, where that is not x as a whole
     augment: Augment | None = None  # what happens to images in training
-    goal: Goal = GOALS["classes"]
+    goal: Goal = Classification()
+    n_outputs: int = 1  # of the module, for each row of outputs
     part: str = ""  # the submodule that answers, such as "general" of a model with a gate; empty: all of it
 
     @staticmethod
@@ -78,6 +81,7 @@ class Task:
         cut: Cut = WHOLE,
         seed: int = 0,
         loss: Loss | None = None,
+        goal: Goal | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         precision: str = "float32",
@@ -95,19 +99,22 @@ class Task:
             facts = federation.shape, federation.n_outputs, seed, federation.symbols, federation.kind
             module = around(module, MadeFor(*facts, several, federation.n_protected))
         module = module.to(dtype=dtype, device=device).train()
-        goal = GOALS[federation.kind]
-        own = tuple(metrics)
-        task = Task(module, loss or goal.loss, cut, dtype, federation.symbols, precision, own, several, augment, goal)
+        own_loss = goal is not None or loss is not None
+        goal = (goal or GOALS[federation.kind]).fitted(module)
+        own, n = tuple(metrics), federation.n_outputs
+        task = Task(
+            module, loss or goal.loss, cut, dtype, federation.symbols, precision, own, several, augment, goal, n
+        )
         task.layouts  # noqa: B018 - a pattern that matches nothing is refused here
-        outputs = task.try_out(federation.train.x[:2], federation.n_outputs)
+        outputs = task.try_out(federation.train.x[:2], tuple(federation.train.y.shape[1:]))
         targets = task.targets(federation.train.y[: len(outputs)].to(task.device))
-        if loss is not None:
-            try_loss(loss, outputs, targets)
+        if own_loss:
+            try_loss(task.loss, outputs, targets)
         for metric in metrics:
             metric.per_example(outputs, targets)
         return task
 
-    def try_out(self, x: Tensor, n_outputs: int) -> Tensor:
+    def try_out(self, x: Tensor, target: tuple[int, ...]) -> Tensor:
         """A few outputs; a module that does not give one row of them for each example is refused."""
         name = type(self.module).__name__
         try:
@@ -116,10 +123,11 @@ class Task:
         except Exception as error:  # the user's own code: anything can happen there
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
             raise UsageError(f"model {name} fails on examples of shape {tuple(x.shape[1:])}: {said}") from error
-        if outputs.shape != (len(x), n_outputs):
+        wanted = self.goal.wanted(self.n_outputs, target)
+        if wanted is not None and outputs.shape != (len(x), *wanted):
             raise UsageError(
                 f"model {name} gives outputs of shape {tuple(outputs.shape)} for {len(x)} examples; it must give "
-                f"({len(x)}, {n_outputs}), one row for each example"
+                f"{(len(x), *wanted)}, one row for each example"
             )
         return outputs
 
