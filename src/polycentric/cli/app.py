@@ -19,7 +19,7 @@ from .reporting import figure, report, watch
 from .running import clusters, personalize, resume, run
 from .searching import choose_k
 from .topology import topology_app
-from .using import assign, evaluate, export, predict
+from .using import assign, detect, evaluate, export, predict
 
 app = typer.Typer(
     name="polycentric",
@@ -66,7 +66,7 @@ def demo(
     demonstrate(out, quiet)
 
 
-for command in (run, resume, personalize, clusters, export, predict, assign, evaluate):
+for command in (run, resume, personalize, clusters, export, predict, detect, assign, evaluate):
     app.command()(command)
 for command in (compare, report, watch, figure, curves, participation, sweep):
     app.command()(command)

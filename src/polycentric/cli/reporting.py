@@ -51,7 +51,9 @@ def report(
 def figure(
     name: Annotated[
         str,
-        typer.Argument(help="curves, participation, topology, rounds, map, similarity, splits or examples."),
+        typer.Argument(
+            help="curves, participation, topology, rounds, map, similarity, splits, examples, frames or recall."
+        ),
     ],
     runs: RunFolders,
     form: Annotated[str, typer.Option("--format", help="pdf, svg or png.")] = "pdf",

@@ -1,4 +1,4 @@
-"""Commands that take something out of a finished run: export, predict, assign, evaluate."""
+"""Commands that take something out of a finished run: export, predict, detect, assign, evaluate."""
 
 from __future__ import annotations
 
@@ -88,6 +88,38 @@ def predict(
         say(line)
     if told:
         say(f"{n} examples; " + ", ".join(f"{name} {value:.4g}" for name, value in told.items()))
+
+
+def detect(
+    run: RunFolder,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, or folders of them.")],
+    client: Client = None,
+    center: Center = None,
+    score: Annotated[float, typer.Option(min=0, max=1, help="The lowest score of a box that is drawn.")] = 0.3,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures with boxes.")] = Path("detected"),
+    force: Force = False,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw what a trained detector sees into pictures of any size; the pictures themselves stay as they are.
+
+    Examples:
+
+      polycentric detect runs/street crossing.jpg
+
+      polycentric detect runs/street frames --client 3 --score 0.5 --out seen
+    """
+    from ..report.detect import detect_in
+    from ..runs.start import open as open_run
+    from .screen import say, tell
+
+    opened = open_run(run, trust=trust, examples=False)
+    seen = detect_in(opened, images, out, client=client, center=center, least=score, force=force)
+    if as_json:
+        tell({"run_dir": str(run), "images": [one.to_json() for one in seen]})
+        return
+    for one in seen:
+        say(f"{one.written}: {one.words}")
 
 
 @of_settings("partition", "clients", "data_seed")

@@ -9,6 +9,7 @@ from ..errors import require, unknown
 from ..runs.loop import Run
 from ..runs.start import open as open_run
 from . import clusters, curves
+from .boxes import draw_frames, draw_recall
 from .clusters.drawing import draw_rounds
 from .figure import PAPER, UNSAID, on_paper, panels
 from .graphs import draw_links
@@ -22,6 +23,8 @@ OF_ONE: dict[str, Callable[[Run, Path], bool]] = {  # of one run, which is opene
     "similarity": clusters.draw_similarity,
     "splits": lambda run, path: clusters.draw_splits(run.state.memory, path),
     "examples": clusters.draw_examples,
+    "frames": draw_frames,
+    "recall": draw_recall,
 }
 FIGURES = ("curves", "participation", *OF_ONE)
 

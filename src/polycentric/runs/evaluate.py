@@ -5,6 +5,7 @@ A client's model is always `down @ centers` together with what it keeps; its sco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,7 +30,8 @@ from ..tasks.task import Task
 from ..topology import inner_products
 
 Ask = Callable[[Exchange, State, Cohort], Iterable[Answer]]
-CHUNK = 4096  # examples of one model at once
+CHUNK = 4096  # examples of one model at once, where they are small
+SMALL = 4096  # numbers of such an example; of larger ones fewer are looked at together
 FEW = 1000  # centers whose inner products are all computed
 MOST = 1 << 22  # products of two centers' numbers at once
 COLUMNS = 1 << 14  # parameters widened at once, of all models
@@ -104,6 +106,16 @@ def scored(clients: Simulation, split: Split, predictions: Iterable[tuple[Tensor
     return replace(scores, marks={**scores.marks, **own})
 
 
+def answered(method: Method, state: State, clients: Simulation, split: Split) -> Tensor:
+    """What the goal notes of every example of a split under its client's model, on the host: answers, boxes."""
+    state, goal = assign_newcomers(method, state, clients), clients.task.goal
+    found = torch.zeros(len(split), *goal.room(clients.task.n_outputs, tuple(split.y.shape[1:])), dtype=torch.float64)
+    for index, outputs in _predictions(method, state, clients, split, None):
+        found[index.cpu()] = goal.noted(outputs).cpu()
+    clients.ranks.add(found)
+    return found
+
+
 def example_losses(method: Method, state: State, clients: Simulation, split: Split) -> Tensor:
     """The loss of every example of a split under the model that its client uses, (examples,) float64, on the host."""
     state, task = assign_newcomers(method, state, clients), clients.task
@@ -114,13 +126,24 @@ def example_losses(method: Method, state: State, clients: Simulation, split: Spl
     return found
 
 
+def at_once(chunk: int, x: Tensor) -> int:
+    """How many examples such as x to look at together, where it would be `chunk` of small ones."""
+    return max(1, chunk * SMALL // max(SMALL, math.prod(x.shape[1:])))
+
+
+def in_chunks(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """All examples and targets, some at a time."""
+    n = at_once(CHUNK, split.x)
+    return zip(torch.split(split.x, n), torch.split(split.y, n), strict=True)
+
+
 @torch.no_grad()
 def best_losses(clients: Simulation, split: Split, models: Tensor) -> Tensor:
     """The loss of every example under the model that fits it best, whoever uses which, (examples,), on the host."""
     found = torch.full((len(split),), torch.inf, dtype=torch.float64)
     for row in models:
         each = []
-        for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
+        for x, y in in_chunks(split):
             each.append(_precise(clients.task, clients.task.predict({"model": row}, clients.task.inputs(x)), y))
         found = torch.minimum(found, torch.cat(each).cpu())
     return found
@@ -337,7 +360,7 @@ def _one_model(method: Method, state: State, clients: Simulation) -> bool:
 def _outcome(clients: Simulation, split: Split, row: Tensor) -> tuple[Tensor, Tensor]:
     """(loss, prediction) of one model on every example of a split, on the host."""
     losses, predicted, goal = [], [], clients.task.goal
-    for x, y in zip(torch.split(split.x, CHUNK), torch.split(split.y, CHUNK), strict=True):
+    for x, y in in_chunks(split):
         outputs = clients.task.predict({"model": row}, clients.task.inputs(x))
         losses.append(clients.task.loss(outputs, clients.task.targets(y)).double())
         predicted.append(goal.answers(outputs))
@@ -361,7 +384,7 @@ def _predictions(
         chunks = [
             (center, index)
             for center in torch.unique(down.links.sender).tolist()
-            for index in torch.split((center_of == center).nonzero()[:, 0], CHUNK)
+            for index in torch.split((center_of == center).nonzero()[:, 0], at_once(CHUNK, split.x))
         ]
         for center, index in clients.ranks.mine(chunks):
             row, index = {"model": state.centers["model"][center]}, to_device_of(split.x, index)
@@ -416,7 +439,7 @@ def _rectangles(
     rows = {name: rows[name] for name in clients.task.names}
     sizes, first, begin = split.sizes[block.index], split.first[block.index], 0
     while n := int((sizes > begin).sum()):
-        place = torch.arange(begin, min(begin + max(1, RECTANGLE // n), int(sizes.max())))
+        place = torch.arange(begin, min(begin + max(1, at_once(RECTANGLE, split.x) // n), int(sizes.max())))
         valid = place < sizes[:n, None]
         index = to_device_of(split.x, torch.where(valid, first[:n, None] + place, 0))
         active = {name: row[:n] for name, row in rows.items()}

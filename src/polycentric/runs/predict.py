@@ -30,13 +30,14 @@ from ..data.pictures import SUFFIXES, pictures_to_inputs, unpacked
 from ..data.table_file import csv_text, read_rows, rows_of
 from ..errors import UsageError, require
 from ..tasks.goal import Goal
+from .evaluate import at_once
 from .metrics import plain
 from .serving import holder
 
 if TYPE_CHECKING:
     from .loop import Run
 
-CHUNK = 4096  # examples at once
+CHUNK = 4096  # examples at once, where they are small
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +136,8 @@ def predict(run: Run, what: Any, *, client: int | str | None = None, center: int
     x = prepared(federation, new.x, str(what) if isinstance(what, str | Path) else "x")
     outputs, losses = [], []
     with torch.no_grad():
-        for first in range(0, len(x), CHUNK):
-            mine = slice(first, first + CHUNK)
+        for first in range(0, len(x), n := at_once(CHUNK, x)):
+            mine = slice(first, first + n)
             found = task.predict(whose.rows, task.inputs(x[mine].to(task.device)))
             outputs.append(found.double().cpu())
             if new.y is not None:

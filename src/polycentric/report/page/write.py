@@ -23,12 +23,13 @@ from ...errors import require
 from ...language.files import packaged
 from ...runs.checkpoint import replace_file
 from ...runs.loop import Run
-from . import answer, clients, groups, learning, made, models, nodes, topology
+from . import answer, clients, frames, groups, learning, made, models, nodes, topology
 from .parts import Part
 from .seen import Sight, looked_at, of_run
 
 PANELS: tuple[Callable[[Sight], Part | None], ...] = (
-    *(answer.who_gains, answer.compared, learning.curves, clients.distribution, clients.fine_tuning),
+    *(answer.who_gains, answer.compared, learning.curves, frames.frames, frames.recall, clients.distribution),
+    clients.fine_tuning,
     *(topology.drawn, models.on_a_map, groups.over_rounds, groups.examples, models.alike, models.related),
     *(
         clients.labels,
