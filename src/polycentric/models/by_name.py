@@ -23,6 +23,7 @@ from ..stacks import draw
 from .checks import check
 from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
 from .dense import mlp
+from .detectors import Yolo
 from .text import CharLSTM
 
 Factory = Callable[..., object]  # a class or function that makes a module
@@ -75,6 +76,7 @@ MODELS: dict[str, NamedModel] = {
         "LEAF's net for CelebA: four 3 x 3 convolutions of 32, with GroupNorm", celeba_cnn, "images"
     ),
     "vgg11": NamedModel("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
+    "yolo": NamedModel("a one-stage detector of boxes at three scales, with GroupNorm", Yolo, "images", smallest=64),
     "har-cnn": NamedModel("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
     "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", CharLSTM, "text"),
 }

@@ -1,0 +1,209 @@
+"""A one-stage detector: in one pass every anchor of three grids says where an object is, whether, and of which class.
+
+    image (3, height, width) -> body: halved five times -> neck: from coarse to fine -> heads at strides 8, 16, 32
+                             -> outputs (p, 5 + C): (tx, ty, tw, th, to, class logits) of every anchor
+
+    box        x = cx + sx sigma(tx),  y = cy + sy sigma(ty),  w = wa exp(tw),  h = ha exp(th)
+    score_c    = sigma(to) sigma(z_c)
+
+(cx, cy) is the corner and (sx, sy) are the sides of the anchor's cell, (wa, ha) the sides of the anchor. Of every image
+
+    loss  =  a sum_{p responsible}  (2 - w h) 1/2 [(sigma(tx) - x*)^2 + (sigma(ty) - y*)^2 + (tw - w*)^2 + (th - h*)^2]
+           +   sum_{p responsible}  BCE(to, 1) + sum_c BCE(z_c, [c is the box's class])
+           + b sum_{p neither responsible nor ignored}  BCE(to, 0)
+
+A true box has its responsible anchors in the cells, one a grid, that hold its centre: that whose shape is
+most like its own, and all whose shape has IoU > `alike` with it. An anchor claimed by several boxes serves the one it
+is most alike. An anchor is ignored where it is not responsible and what it predicts has IoU > `ignore` with a true
+box: it is no mistake to see an object there. x*, y*, w*, h* are the true box's place in the cell and log sides.
+
+What the reference has and this has not: Darknet-53's weights from ImageNet, BatchNorm (GroupNorm stands here, whose
+output for an image does not depend on others), concatenation in the neck (a sum stands here), anchors fitted to data.
+
+Reference: Redmon and Farhadi, YOLOv3: an incremental improvement, 2018. Luo et al., Real-world image datasets for
+federated learning, 2019 (its use in a federation). Lin et al., Feature pyramid networks, CVPR 2017 (the neck).
+Lin et al., Focal loss for dense object detection, ICCV 2017 (the first bias of a rare event).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits as bce, leaky_relu
+
+from .anchors import RATIOS, anchors, cells
+from .boxes import area, centred, cornered, iou
+
+STRIDES = (8, 16, 32)
+LONGEST = 4.0  # of tw and th, so that an untrained model's exp stays finite
+RARE = 0.01  # the share of anchors with an object that a new model expects
+
+
+class Convolution(nn.Module):
+    """A convolution that keeps the size, or halves it and rounds up, with GroupNorm and leaky ReLU."""
+
+    def __init__(self, n_inputs: int, n_outputs: int, side: int = 3, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(n_inputs, n_outputs, side, stride, padding=side // 2, bias=False)
+        self.norm = nn.GroupNorm(math.gcd(8, n_outputs), n_outputs)
+        nn.init.kaiming_normal_(self.conv.weight, a=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, n_inputs, h, w) -> (n, n_outputs, h, w)."""
+        return leaky_relu(self.norm(self.conv(x)), 0.1)
+
+
+class Residual(nn.Module):
+    """x + f(x), with half the channels inside."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.inner = Convolution(channels, channels // 2, side=1)
+        self.outer = Convolution(channels // 2, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, h, w) -> the same."""
+        changed: Tensor = self.outer(self.inner(x))
+        return x + changed
+
+
+def halved(n_inputs: int, n_outputs: int, residuals: int) -> nn.Sequential:
+    """Half the size, and some residual blocks."""
+    return nn.Sequential(Convolution(n_inputs, n_outputs, stride=2), *(Residual(n_outputs) for _ in range(residuals)))
+
+
+def doubled(x: Tensor, height: int, width: int) -> Tensor:
+    """Every pixel four times, and no more than height x width of them."""
+    rows, columns = x.shape[-2:]
+    grown = x[..., :, None, :, None].expand(*x.shape[:-2], rows, 2, columns, 2)
+    return grown.reshape(*x.shape[:-2], 2 * rows, 2 * columns)[..., :height, :width]
+
+
+class Yolo(nn.Module):
+    """The detector for images of one shape.
+
+    Arguments:
+        shape: (channels, height, width), the latter two at least 64.
+        n_outputs: C, the number of classes.
+        width: channels of the first convolution; those of the last are eight times as many.
+        coordinate: a, the weight of the places.
+        no_object: b, the weight of anchors without an object.
+        ignore: above this IoU with a true box an anchor that is not responsible is ignored.
+        alike: above this IoU of shapes an anchor is responsible though another is more alike.
+
+    >>> Yolo((3, 144, 176), 7)(torch.zeros(2, 3, 144, 176)).shape
+    torch.Size([2, 1575, 12])
+    """
+
+    anchors: Tensor  # (p, 4)
+    steps: Tensor  # (p, 2) sides of the anchors' cells
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        n_outputs: int,
+        width: int = 16,
+        coordinate: float = 3.0,
+        no_object: float = 0.5,
+        ignore: float = 0.5,
+        alike: float = 0.5,
+    ) -> None:
+        super().__init__()
+        channels, self.height, self.breadth = shape
+        self.n_classes, self.coordinate, self.no_object = n_outputs, coordinate, no_object
+        self.ignore, self.alike = ignore, alike
+        inner = 4 * width
+        self.body1 = halved(channels, width, 0)
+        self.body2 = halved(width, 2 * width, 1)
+        self.body3 = halved(2 * width, 4 * width, 2)
+        self.body4 = halved(4 * width, 8 * width, 2)
+        self.body5 = halved(8 * width, 8 * width, 1)
+        self.side3, self.side4 = Convolution(4 * width, inner, 1), Convolution(8 * width, inner, 1)
+        self.neck5 = Convolution(8 * width, inner, 1)
+        self.neck4, self.neck3 = Convolution(inner, inner), Convolution(inner, inner)
+        self.head1, self.head2, self.head3 = (self._head(inner) for _ in STRIDES)
+        boxes, steps = anchors(self.height, self.breadth, STRIDES)
+        self.register_buffer("anchors", boxes, persistent=False)
+        self.register_buffer("steps", steps, persistent=False)
+
+    def _head(self, channels: int) -> nn.Conv2d:
+        head = nn.Conv2d(channels, len(RATIOS) * (5 + self.n_classes), 1)
+        nn.init.normal_(head.weight, std=0.01)
+        # An object is rare: without this the first steps would do nothing but say so everywhere.
+        bias = torch.zeros(len(RATIOS), 5 + self.n_classes)
+        bias[:, 4] = math.log(RARE / (1 - RARE))
+        head.bias = nn.Parameter(bias.flatten())
+        return head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (n, channels, height, width) in [0, 1] -> raw outputs (n, p, 5 + C)."""
+        c3 = self.body3(self.body2(self.body1(x - 0.5)))
+        c4 = self.body4(c3)
+        p5 = self.neck5(self.body5(c4))
+        p4 = self.neck4(self.side4(c4) + doubled(p5, *cells(self.height, self.breadth, 16)))
+        p3 = self.neck3(self.side3(c3) + doubled(p4, *cells(self.height, self.breadth, 8)))
+        return torch.cat([self._rows(self.head1(p3)), self._rows(self.head2(p4)), self._rows(self.head3(p5))], 1)
+
+    def _rows(self, said: Tensor) -> Tensor:
+        """(n, ratios (5 + C), rows, columns) -> (n, rows columns ratios, 5 + C), in the order of the anchors."""
+        n, _, rows, columns = said.shape
+        by_anchor = said.reshape(n, len(RATIOS), 5 + self.n_classes, rows, columns)
+        return by_anchor.permute(0, 3, 4, 1, 2).flatten(1, 3)
+
+    def boxes(self, outputs: Tensor) -> Tensor:
+        """Decoded boxes (n, p, 4) in shares of the sides."""
+        at, sides = centred(self.anchors)
+        centre = at + self.steps * (outputs[..., :2].sigmoid() - 0.5)
+        return cornered(centre, sides * outputs[..., 2:4].clamp(max=LONGEST).exp())
+
+    def candidates(self, outputs: Tensor) -> Tensor:
+        """Boxes and every class's score in [0, 1], (n, p, 4 + C)."""
+        scores = outputs[..., 4:5].sigmoid() * outputs[..., 5:].sigmoid()
+        return torch.cat([self.boxes(outputs).clamp(0, 1), scores], -1)
+
+    def responsible(self, truth: Tensor, present: Tensor) -> Tensor:
+        """How alike every anchor is to the true boxes (n, m, 4) it is responsible for, (n, p, m); 0: it is not."""
+        at, sides = centred(self.anchors)  # (p, 2)
+        centre, true_sides = centred(truth)  # (n, m, 2)
+        # A centre on the lower or right edge of the image belongs to the last cell.
+        inside = (centre.clamp(max=1 - 1e-6)[..., None, :, :] - at[:, None]) / self.steps[:, None]  # (n, p, m, 2)
+        holds = ((inside >= -0.5) & (inside < 0.5)).all(-1) & present[..., None, :]
+        zero = torch.zeros_like(sides)
+        alike = iou(cornered(zero, sides), cornered(torch.zeros_like(true_sides), true_sides))
+        alike = torch.where(holds, alike.clamp(min=1e-6), 0.0)
+        first = alike.argmax(-2, keepdim=True)  # (n, 1, m)
+        most = torch.arange(len(sides), device=first.device)[:, None] == first
+        return torch.where(most | (alike > self.alike), alike, 0.0)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of every image, (n,).
+
+        Arguments:
+            outputs: (n, p, 5 + C), of `forward`.
+            targets: (n, m, 5) rows (class, x0, y0, x1, y1) in shares of the sides; class -1: there is no box.
+        """
+        present, truth = targets[..., 0] >= 0, targets[..., 1:]
+        claims = self.responsible(truth, present)
+        alike, which = claims.max(-1)  # (n, p)
+        positive = alike > 0
+        own = targets.gather(-2, which[..., None].expand(*which.shape, 5))  # (n, p, 5) the box an anchor serves
+        seen = torch.where(present[..., None, :], iou(self.boxes(outputs.detach()), truth), 0.0).amax(-1)
+        negative = ~positive & (seen <= self.ignore)
+
+        place = self._place(outputs, own[..., 1:])
+        objectness = outputs[..., 4]
+        is_class = own[..., :1] == torch.arange(self.n_classes, device=own.device)
+        kind = bce(outputs[..., 5:], is_class.to(outputs.dtype), reduction="none").sum(-1)
+        found = self.coordinate * place + bce(objectness, torch.ones_like(objectness), reduction="none") + kind
+        absent = bce(objectness, torch.zeros_like(objectness), reduction="none")
+        return (torch.where(positive, found, 0.0) + self.no_object * torch.where(negative, absent, 0.0)).sum(-1)
+
+    def _place(self, outputs: Tensor, truth: Tensor) -> Tensor:
+        """(2 - w h) times half the squared error of place and log sides, (n, p)."""
+        at, sides = centred(self.anchors)
+        centre, true_sides = centred(truth)
+        inside = (centre - at) / self.steps + 0.5
+        tiny = torch.finfo(sides.dtype).eps  # where there is no box, whose terms have weight zero
+        grown = (true_sides.clamp(min=tiny) / sides).log()
+        error = torch.cat([outputs[..., :2].sigmoid() - inside, outputs[..., 2:4] - grown], -1).square().sum(-1) / 2
+        return (2 - area(truth)) * error
