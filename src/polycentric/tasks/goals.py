@@ -29,6 +29,7 @@ class Goal:
     loss: Loss
     answers: Callable[[Tensor], Tensor]  # outputs to what is compared with the targets
     merit: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> how well each example is served, more is better
+    placed: bool = False  # whether targets are places in an image, which move where the image does
 
 
 def class_error(outputs: Tensor, targets: Tensor) -> Tensor:
