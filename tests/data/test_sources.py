@@ -328,7 +328,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "negative group": ({"group": np.full(12, -2)}, "numbered from 0"),
     "numbers for names": ({"classes": np.arange(3)}, "strings"),
     "objects": ({"y": np.array([{}] * 12, dtype=object)}, "pickle"),
-    "boxes": ({"boxes": np.zeros((3, 6))}, "detection"),
+    "boxes beside labels": ({"boxes": np.zeros((3, 6))}, "both y and boxes"),
     "bad symbols": ({"x": np.full((12, 3), 9, np.uint8), "symbols": np.array(5)}, "outside 0 to 4"),
     "jpeg without offset": ({"x": None, "jpeg": np.zeros(9, np.uint8)}, "offset"),
     "no picture": ({"x": None, "jpeg": np.zeros(9, np.uint8), "offset": np.array([0, 9])}, "not a readable"),
@@ -790,7 +790,7 @@ def test_names_are_looked_up_in_order(places: Path) -> None:
     assert len(find(str(places / "two" / "mine.npz")).x) == 12
     (places / "two" / "broken.npz").write_bytes(b"PK")
     found, own = {name: (where, what) for name, where, what in data.available()}, ("mine", "broken", "handwriting")
-    assert list(found) == ["digits", "domains", "minority", "mixture", "synthetic", "teacher", *own]
+    assert list(found) == ["digits", "domains", "minority", "mixture", "streets", "synthetic", "teacher", *own]
     assert found["mine"] == (str(places / "one"), "9 examples of 4x5, 3 classes, natural clients")
     assert "broken.npz" in found["broken"][1]
     refused(lambda: find("mien"), "did you mean 'mine'", "POLYCENTRIC_DATA")

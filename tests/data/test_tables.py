@@ -504,7 +504,7 @@ def test_a_table_is_imported_shown_and_run(
     code, _, err = done("data", "import", "visits.csv", "--target", "outcome", "--force")
     assert code == 0 and "--partition iid" in err
     code, _, err = done("data", "import", "visits.csv", "--target", "outcome", "--size", "4x4", "--force")
-    assert (code, err.count("\n")) == (2, 1) and "size is for folders of pictures" in err
+    assert (code, err.count("\n")) == (2, 1) and "size is for pictures" in err
     np.savez("c.npz", x=np.zeros((3, 2), np.float32), y=np.zeros(3, int), clients=np.arange(3))
     code, _, err = done("data", "import", "c.npz")
     assert (

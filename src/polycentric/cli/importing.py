@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from ..errors import UsageError
 
 
 def data_import(
@@ -45,11 +42,12 @@ def data_import(
 ) -> None:
     """Import data of your own, so that --data NAME finds them."""
     from ..data import install, npz
+    from ..data.pictures import size_of
     from .screen import say
 
     given = {"client": client, "target": target, "types": types, "test": test, "group": group, "labels": labels}
     how: dict[str, Any] = {key: value for key, value in given.items() if value}
-    how |= {"size": _size(size)} if size is not None else {}
+    how |= {"size": size_of(size, "--size")} if size is not None else {}
     called = path.resolve().stem if name is None else name
     where = install(path, called, force=force, **how)
     pool = npz(where)
@@ -73,10 +71,3 @@ def _show(pool: Any) -> None:
     stdout.print(table)
     for line in said:
         stdout.print(line, soft_wrap=True)
-
-
-def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text.strip())
-    if match is None or "0" in (match[1].lstrip("0") or "0", match[2].lstrip("0") or "0"):
-        raise UsageError(f"--size must be HEIGHTxWIDTH in pixels, such as 64x64, got '{text}'")
-    return int(match[1]), int(match[2])

@@ -41,4 +41,5 @@ from .partition import (
 from .pictures import pictures_to_inputs as pictures_to_inputs
 from .rotations import Rotations as Rotations, Sampled as Sampled, Turned as Turned
 from .sources import available as available, digits as digits, find as find, install as install, read as read
+from .streets import streets as streets
 from .table_file import read_rows as read_rows

@@ -72,11 +72,6 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     with opened(path) as stream:
         require(stream.read(2) == b"PK", f"{path.name} is not an .npz file (a zip of arrays); get it again")
         with zipfile.ZipFile(stream) as archive:
-            require(
-                "boxes.npy" not in archive.namelist(),
-                f"{path.name} holds boxes in frames: a detection set, but here every example has one label; "
-                "choose another data set",
-            )
             yield archive
 
 

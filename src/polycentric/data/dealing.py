@@ -94,7 +94,8 @@ def hashed(names: tuple[str, ...]) -> Tensor:
 def some_of(pool: Pool, kept: Tensor) -> Pool:
     """Some of the examples of a pool."""
     columns = ("x", "y", "client", "test", "common_test", "group", "protected")
-    return replace(pool, **{key: value[kept] for key in columns if (value := getattr(pool, key)) is not None})
+    fewer = {key: value[kept] for key in columns if (value := getattr(pool, key)) is not None}
+    return replace(pool, **fewer, divisions={key: (of[kept], names) for key, (of, names) in pool.divisions.items()})
 
 
 def some_of_each(pool: Pool, among: Tensor, how_many: Callable[[Tensor], Tensor], *key: int | str) -> Tensor:
@@ -121,9 +122,11 @@ def only_classes(pool: Pool, kept: Tensor) -> Pool:
 
 
 def check_labels(what: str, pool: Pool) -> None:
-    """Refuse a pool without classes."""
-    good = bool(pool.classes) and not pool.y.is_floating_point()
-    require(good, f"{what} deals by label, but '{pool.name}' has real targets; choose natural, iid or quantity")
+    """Refuse a pool whose examples have not one class each."""
+    has = {"numbers": "real targets", "boxes": "several boxes in an image", "symbols": "a symbol at every position"}
+    said = has.get(pool.kind, "real targets")
+    good = pool.kind == "classes" and not pool.y.is_floating_point()
+    require(good, f"{what} deals by label, but '{pool.name}' has {said}; choose natural, iid or quantity")
 
 
 def check_count(what: str, value: object, least: int = 1) -> None:

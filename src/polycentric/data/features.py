@@ -41,6 +41,8 @@ def features(pool: Pool, one: str = "", how: str = "") -> Pool:
         )
     require(how in ("", "shuffled"), f"features({pool.name},CLASS,shuffled) is what can be asked for, got '{how}'")
     if one:
+        good = pool.kind == "classes"
+        require(good, f"features({pool.name},CLASS) is for data with one class an example; leave the class out")
         if one not in pool.classes:
             raise unknown(f"class of {pool.name}", one, pool.classes)
         label = (pool.y == pool.classes.index(one)).long()

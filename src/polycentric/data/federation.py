@@ -3,6 +3,9 @@
     x       (examples, *shape)      all clients' examples, one client after another
     y       (examples,)             classes as whole numbers, or a number to predict
             (examples, targets)     several numbers to predict, or 0 and 1 for each of several labels
+            (examples, length)      whole numbers: a symbol to predict at every position, -1 where there is none
+            (examples, most, 5)     boxes (class, x0, y0, x1, y1) in shares of the image's sides, from the left and
+                                    from the top; class -1 and zeros where an image has fewer than the most
     offset  (clients + 1,)          client k owns examples offset[k] .. offset[k+1]
 
 Where clients share examples, `piece` says which run offset[p] .. offset[p+1] each of them reads, and there are as many
@@ -16,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,7 +29,8 @@ from torch import Tensor
 from ..errors import UsageError, require
 
 MOST_VALUES = 1000  # of a protected attribute
-Kind = Literal["classes", "labels", "numbers", "symbols", "boxes"]  # what targets are
+# One of several classes; any of several labels; numbers; boxes in images, each of a class; a symbol at every position.
+Kind = Literal["classes", "labels", "numbers", "boxes", "symbols"]
 Inputs = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of several inputs that lie end to end in one row
 
 
@@ -35,7 +39,7 @@ class Split:
     """One part (train, valid or test) of every client's examples."""
 
     x: Tensor  # (examples, *shape), uint8, integer symbols or floats
-    y: Tensor  # (examples,) or (examples, targets)
+    y: Tensor  # (examples,), (examples, targets), (examples, length) or (examples, most, 5)
     offset: Tensor  # (clients + 1,) int64
     piece: Tensor | None = None  # (clients,) int64, the run of examples a client reads; None: client k reads run k
     protected: Tensor | None = None  # (examples,) int64, a protected attribute; None: it is not known
@@ -110,7 +114,27 @@ class Scaling:
 
 def kind_of(y: Tensor, classes: tuple[str, ...]) -> Kind:
     """What is learned from such targets."""
-    return "numbers" if not classes else "labels" if y.dim() == 2 else "classes"
+    if not classes:
+        return "numbers"
+    if y.dim() == 2:
+        return "labels" if y.is_floating_point() else "symbols"
+    return "boxes" if y.dim() == 3 else "classes"
+
+
+def classes_in(y: Tensor) -> Tensor:
+    """The class of every box, symbol or example of targets that have one, (examples, places); -1: there is none.
+
+    >>> classes_in(torch.tensor([[[2, 0.1, 0.1, 0.5, 0.5], [-1, 0, 0, 0, 0]]]))
+    tensor([[ 2, -1]])
+    """
+    return y[..., 0].long() if y.dim() == 3 else y if y.dim() == 2 else y[:, None]
+
+
+def class_counts(split: Split, n_classes: int) -> Tensor:
+    """How many examples, boxes or symbols of every class each client has, (clients, classes)."""
+    label = classes_in(split.y.cpu())
+    cell = (split.owner.cpu()[:, None] * n_classes + label)[label >= 0]
+    return torch.bincount(cell, minlength=len(split.sizes) * n_classes).view(-1, n_classes)
 
 
 @dataclass(frozen=True)
@@ -174,7 +198,10 @@ class Federation:
 
     @property
     def n_outputs(self) -> int:
-        """Numbers a model must put out: one for each class or label, or one for each number to predict."""
+        """Numbers a model must put out: one for each class or label, or one for each number to predict.
+
+        For boxes and for symbols they are needed at every place; how many places there are is the model's own.
+        """
         return len(self.classes) or (self.train.y.shape[1] if self.train.y.dim() == 2 else 1)
 
     @property
@@ -258,10 +285,12 @@ class Pool:
 
     name: str
     x: Tensor  # (examples, *shape)
-    y: Tensor  # (examples,)
+    y: Tensor  # as in a split
     classes: tuple[str, ...]
     client: Tensor | None = None  # (examples,) natural client; None: must be partitioned
     clients: tuple[str, ...] = ()  # names of the natural clients
+    # Where there are several kinds of natural clients: each by its name, as (client, clients); `natural=NAME`.
+    divisions: Mapping[str, tuple[Tensor, tuple[str, ...]]] = field(default_factory=dict)
     test: Tensor | None = None  # (examples,) bool; None: 80/20 at every client
     common_test: Tensor | None = None  # (examples,) bool, the same where a partition deals the examples, if it differs
     group: Tensor | None = None  # (examples,)
@@ -288,6 +317,9 @@ class Pool:
                 f"data '{self.name}': {part} has {0 if value is None else len(value)} entries "
                 f"for {len(self.x)} examples",
             )
+        for name, (client, _) in self.divisions.items():
+            good = len(client) == len(self.x)
+            require(good, f"data '{self.name}': {name} has {len(client)} entries for {len(self.x)} examples")
 
 
 def _moved(rows: Tensor, device: torch.device | str) -> Tensor:
@@ -307,15 +339,38 @@ def _check_values(name: str, part: str, split: Split, n_classes: int) -> None:
         )
     if split.y.is_floating_point():
         require(bool(split.y.isfinite().all()), f"data '{name}': a {part} target is NaN or infinite")
-        if n_classes:
+        if split.y.dim() == 3:
+            _check_boxes(f"data '{name}': {part}", split.y, n_classes)
+        elif n_classes:
             good = (
                 split.y.dim() == 2 and split.y.shape[1] == n_classes and bool(((split.y == 0) | (split.y == 1)).all())
             )
             require(good, f"data '{name}': {n_classes} labels need {part} targets of 0 and 1, (examples, {n_classes})")
         return
-    low, high = int(split.y.min()), int(split.y.max())
+    low, high, least = int(split.y.min()), int(split.y.max()), -1 if split.y.dim() == 2 else 0
+    nothing = ", or -1 where there is no target" if least else ""
     require(
-        0 <= low and high < n_classes,
+        least <= low and high < n_classes,
         f"data '{name}': {part} labels run from {low} to {high}, but there are {n_classes} classes "
-        f"(0 to {n_classes - 1})",
+        f"(0 to {n_classes - 1}{nothing})",
     )
+
+
+def _check_boxes(what: str, y: Tensor, n_classes: int) -> None:
+    good = y.shape[2] == 5 and n_classes > 0
+    require(good, f"{what} targets of shape {tuple(y.shape)} are no boxes: (examples, most, 5) and named classes are")
+    kind, box = y[..., 0], y[..., 1:]
+    there = kind >= 0
+    wrong = {
+        f"a class that is none of -1 and 0 to {n_classes - 1}": (kind != kind.round())
+        | (kind < -1)
+        | (kind >= n_classes),
+        "a place outside of 0 to 1, in shares of the image's sides": ((box < 0) | (box > 1)).any(-1),
+        "no area: x0 < x1 and y0 < y1 must hold": there & (box[..., 2:] <= box[..., :2]).any(-1),
+        "class -1, which is no box, and places that are not zero": ~there & (box != 0).any(-1),
+    }
+    for said, at in wrong.items():
+        if bool(at.any()):
+            example, place = at.nonzero()[0].tolist()
+            row = ", ".join(f"{number:.4g}" for number in y[example, place].tolist())
+            raise UsageError(f"{what} example {example}, box {place} is ({row}), with {said}")

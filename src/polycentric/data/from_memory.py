@@ -46,7 +46,9 @@ def from_arrays(
         x: (n, d) features, (n, channels, time) series, uint8 (n, h, w) or (n, channels, h, w) images; or several such
             inputs by name, with which the model is called in this order.
         y: (n,) or (n, 1): whole numbers or strings are classes, floats are numbers to predict; (n, t): 0 and 1 for
-            each of t labels, or t numbers.
+            each of t labels, or t numbers; (n, most, 5): boxes in images, rows (class, x0, y0, x1, y1) in shares of
+            the sides, class -1 where there is none; of symbols x, whole numbers of the same shape: one to predict at
+            every position, -1 where there is none. For the last two, classes must be named.
         client: whose every example is; None: they must be dealt by a partition.
         test: True for test examples; None: a fifth at every client.
         group: a known population of every example, to judge by.
@@ -64,7 +66,7 @@ def from_arrays(
         whole = _examples(name, "x", _array(name, "x", x), symbols)
     n = len(whole)
     require(n > 0, f"{name} has no examples")
-    goal, names = _targets(name, _array(name, "y", y), classes)
+    goal, names = _targets(name, _array(name, "y", y), classes, tuple(whole.shape) if symbols else None)
     owner, clients = (None, ()) if client is None else _named(name, "client", client, n)
     of, groups = (None, ()) if group is None else _named(name, "group", group, n)
     flag = None if test is None else _each(name, "test", test, n)
@@ -73,6 +75,8 @@ def from_arrays(
     features = whole.shape[1] if whole.dim() == 2 else 0
     good = len(columns) in (0, features)
     require(good, f"{name}: {len(columns)} names in columns for {features} features")
+    good = goal.dim() < 3 or whole.dim() == 4
+    require(good, f"{name}: y has boxes in images, but x has shape {tuple(whole.shape)}, not (n, channels, h, w)")
     outputs = goal.shape[1] if goal.dim() == 2 else 1
     good = not targets or (not names and len(targets) == outputs)
     require(good, f"{name}: targets names {len(targets)} numbers to predict, but y has {'no' if names else outputs}")
@@ -228,7 +232,9 @@ def packed(name: str, several: Mapping[str, Any]) -> tuple[Tensor, Inputs, dict[
     return torch.cat(parts, 1), tuple(inputs), {"inputs": kinds}
 
 
-def _targets(name: str, y: AnyArray, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+def _targets(
+    name: str, y: AnyArray, classes: Sequence[str] | None, of_symbols: tuple[int, ...] | None
+) -> tuple[Tensor, tuple[str, ...]]:
     """Classes, labels or numbers; without names, classes are called as y calls them."""
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.dtype.kind == "U":
@@ -236,7 +242,7 @@ def _targets(name: str, y: AnyArray, classes: Sequence[str] | None) -> tuple[Ten
         require(classes is None, f"{name}: y holds strings, which are the names of the classes: leave classes out")
         return renumbered(y)
     if y.ndim != 1 or y.dtype.kind == "f" or classes is not None:
-        return labels(name, y, None if classes is None else printable(classes))
+        return labels(name, y, None if classes is None else printable(classes), of_symbols)
     found = len(np.unique(y))
     good = found <= min(max(FEW, len(y) // 2), MOST_CLASSES)
     require(

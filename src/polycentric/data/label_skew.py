@@ -19,24 +19,27 @@ from torch import Tensor
 
 from ..errors import require
 from . import suspicious
-from .federation import Federation
+from .federation import Federation, Kind, class_counts
 
 MOST_ROWS = 40
 MOST_COLUMNS = 64
+COUNTED: dict[Kind, str] = {"boxes": "boxes", "symbols": "symbols"}  # what has a class, where it is no example
 _SHADES = " ░▒▓█"
 _COLOURS = ("#808080", "#5b7a9d", "#3f8fb5", "#35b1a1", "#e8b93e")  # by shade, dull to bright
 
 
 def label_counts(federation: Federation) -> Tensor:
-    """Training examples of every client in every class, or with every label, (clients, classes)."""
+    """Training examples of every client in every class, or with every label, (clients, classes).
+
+    Of boxes and symbols every one counts.
+    """
     n_classes = len(federation.classes)
     require(n_classes > 0, f"federation '{federation.name}' has numbers to predict, so there are no labels to count")
     train = federation.train
     if federation.kind == "labels":
         none = torch.zeros(federation.n_clients, n_classes, dtype=torch.int64)
         return none.index_add(0, train.owner.cpu(), train.y.cpu().long())
-    cell = train.owner * n_classes + train.y.cpu()
-    return torch.bincount(cell, minlength=federation.n_clients * n_classes).view(-1, n_classes)
+    return class_counts(train, n_classes)
 
 
 def heterogeneity(federation: Federation) -> float:
@@ -84,7 +87,7 @@ def heat_map(federation: Federation, path: str | Path) -> Path:
     )
     bars = figure.add_subplot(grid[1], sharey=labels)
     bars.barh(range(n_clients), sizes.numpy(), height=1.0, color="#5b4a8a", linewidth=0)
-    bars.set_xlabel("training examples")
+    bars.set_xlabel(f"training {COUNTED.get(federation.kind, 'examples')}")
     bars.tick_params(left=False, labelleft=False)
     bars.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     bars.spines[["top", "right"]].set_visible(False)
@@ -125,8 +128,15 @@ def _what_is_learned(federation: Federation) -> tuple[str, str]:
     if federation.kind == "numbers":
         names = f": {', '.join(federation.targets)}" if federation.targets else ""
         return "numbers to predict", f"{federation.n_outputs}{names}"
-    several = federation.kind == "labels"
-    return ("labels" if several else "classes"), f"{len(federation.classes)}{', several an example' * several}"
+    n, kind = len(federation.classes), federation.kind
+    if kind == "boxes":
+        count = int(label_counts(federation).sum())
+        return (
+            "classes",
+            f"{n}, of boxes in images: {count:,} for training, up to {federation.train.y.shape[1]} an image",
+        )
+    several = ", several an example" if kind == "labels" else ", at every position" if kind == "symbols" else ""
+    return ("labels" if kind == "labels" else "classes"), f"{n}{several}"
 
 
 def _example(federation: Federation) -> str:

@@ -9,11 +9,19 @@ y, classes                  labels 0..C-1 and their names; without names the lab
                             real numbers to predict have no classes
                             (n, L) of 0 and 1 with L classes: several labels an example
                             (n, t) of real numbers: several numbers to predict
+                            of symbols (n, length), whole numbers of the same shape: a symbol to predict at every
+                            position, -1 where there is none
+boxes                       instead of y: rows (image, class, x0, y0, x1, y1), real numbers in shares of the image's
+                            sides, or whole numbers that count 1/65535 of them
+image_id                    the number of each image where it came from; not read
 targets, columns            names of the numbers to predict, and of the features of vectors x
 inputs                      where x (n, d) holds several inputs end to end: [[name, shape], ...], as JSON
 recipe                      how rows of a table, pictures or several inputs became x, as JSON; of a table x may have
                             gaps (nan)
 client, client_names        natural client of each example (absent: the set must be partitioned)
+device20, device5, ...      the device of each image, from 1, 0 where it is not known, instead of `client`; of several
+                            such arrays the one with most devices is taken, unless natural=device5 asks for another
+device20_guess, ...         a device for test images where it is not known
 test                        True for test examples
 canonical_test              the same where a partition deals the examples, if other examples are for testing then
 group, group_names          a known population of each example, to judge by
@@ -25,7 +33,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,55 +46,61 @@ from torch import Tensor
 
 from ..errors import UsageError, require, unknown
 from .archive import LIMIT, AnyArray, Arrays, names_in, reading, shapes, unzipped
+from .boxes import boxes_of, joined, left_out, numbers, padded, rows, with_devices
+from .dealing import some_of
 from .federation import Inputs, Pool
-from .pictures import unpacked
+from .pictures import resized, unpacked
 
 MOST_CLASSES = 100_000
 WINDOW = 80  # characters in, one out: LEAF's task on Shakespeare
 KNOWN = (
     *("x", "jpeg", "offset", "text", "role", "vocab", "symbols", "y", "classes", "client", "client_names"),
     *("test", "canonical_test", "group", "group_names", "protected", "note", "targets", "columns", "recipe"),
-    *("inputs", "channels", "recording"),
+    *("inputs", "channels", "recording", "boxes", "image_id"),
 )
+DEVICE = re.compile(r"device\d{1,6}")
+GUESS = "_guess"
 
 
-def npz(path: str | Path, *, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
+def npz(path: str | Path, *, size: tuple[int, int] | None = None, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
     """Read a data set in the library's own layout.
 
     Arguments:
         path: the file.
+        size: (height, width) to resize all pictures to; None leaves them as they are.
         stride: for text only, characters from one window of 80 to the next. The default cuts every role into
             windows that do not overlap; 1 takes every window there is, as LEAF does: 80 times as many.
         limit: refuse a file that unpacks to more bytes than this.
     """
     path = Path(path)
     with reading(path):
-        check_names(path)
-        arrays = unzipped(path, KNOWN, limit)
+        arrays = unzipped(path, check_names(path), limit)
         if "text" in arrays:
+            require(size is None, f"size is for pictures, and {path.name} holds a text: leave size out")
             return _text(path, arrays, stride)
-        return _examples(path, arrays, limit)
+        return _examples(path, arrays, size, limit)
 
 
 def without_targets(path: Path, limit: int = LIMIT) -> tuple[Tensor, int, tuple[str, ...]]:
     """The examples of a file that need not say what they are: x, the number of symbols, and names of features."""
     with reading(path):
-        check_names(path)
-        arrays, name = unzipped(path, KNOWN, limit), path.name
+        arrays, name = unzipped(path, check_names(path), limit), path.name
         require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg): it is not in the layout")
         symbols = _number(name, arrays, "symbols")
-        x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
+        x = _pictures(name, arrays, None, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols)
         require(len(x) > 0, f"{name} has no examples")
         return x, symbols, _names(name, arrays, "columns")
 
 
-def check_names(path: Path) -> None:
-    """Refuse an array that nobody would read: `clients` in place of `client` would be a set without clients."""
-    for name in names_in(path):
-        if name not in KNOWN:
+def check_names(path: Path) -> list[str]:
+    """The names of all arrays; one that nobody would read is refused: `clients` would be a set without `client`."""
+    names = names_in(path)
+    for name in names:
+        if name not in KNOWN and not DEVICE.fullmatch(name.removesuffix(GUESS)):
             raise UsageError(
                 f"{path.name}: {unknown('array', name, KNOWN)}; rename it, or leave it out if it is of no use"
             )
+    return names
 
 
 def save(pool: Pool, path: Path) -> None:
@@ -93,13 +109,17 @@ def save(pool: Pool, path: Path) -> None:
     symbols = {"symbols": np.array(pool.symbols)} if pool.symbols else {}
     if x.ndim > 2 and not pool.symbols:
         x = np.moveaxis(x, 1, -1)  # the layout keeps channels last
-    arrays: Arrays = {"x": x, "y": pool.y.numpy(), "classes": _strings(pool.classes), **symbols}
+    target = {"boxes": rows(pool.y)} if pool.kind == "boxes" else {"y": pool.y.numpy()}
+    arrays: Arrays = {"x": x, **target, "classes": _strings(pool.classes), **symbols}
     optional = {"client": pool.client, "test": pool.test, "canonical_test": pool.common_test}
     optional |= {"group": pool.group, "protected": pool.protected}
     arrays |= {key: value.numpy() for key, value in optional.items() if value is not None}
     names = {"client_names": pool.clients, "group_names": pool.group_names}
     names |= {"targets": pool.targets, "columns": pool.columns}
     arrays |= {key: _strings(value) for key, value in names.items() if value}
+    if pool.divisions:
+        del arrays["client"], arrays["client_names"]
+        arrays |= {key: numbers(names)[of.numpy()] for key, (of, names) in pool.divisions.items()}
     arrays |= {"note": np.array(pool.note)} if pool.note else {}
     arrays |= {"recipe": np.array(json.dumps(pool.recipe))} if pool.recipe is not None else {}
     arrays |= {"inputs": np.array(json.dumps(pool.inputs))} if pool.inputs else {}
@@ -119,21 +139,43 @@ def summary(path: Path) -> str:
     """One line about a file, from the headers of its arrays alone."""
     try:
         with reading(path):
-            shape = shapes(path, KNOWN)
+            shape = shapes(path, names_in(path))
             if "text" in shape:
                 return f"{shape['text'][0]:,} characters of {shape['role'][0]:,} roles"
             size = "x".join(map(str, shape["x"][1:])) if "x" in shape else "JPEG"
             what = f"{shape['classes'][0]} classes" if shape.get("classes", (0,))[0] else "real targets"
-            clients = "natural clients" if "client" in shape else "no natural clients"
-            return f"{shape['y'][0]:,} examples of {size}, {what}, {clients}"
+            what = f"{shape['boxes'][0]:,} boxes of {what}" if "boxes" in shape else what
+            clients = (
+                "natural clients" if "client" in shape or any(map(DEVICE.fullmatch, shape)) else "no natural clients"
+            )
+            n = shape["x"][0] if "x" in shape else shape["offset"][0] - 1
+            return f"{n:,} examples of {size}, {what}, {clients}"
     except UsageError as mistake:
         return str(mistake)
 
 
-def labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Check classes, several labels, or numbers to predict; without names a class is called by its number."""
+def labels(
+    name: str, y: AnyArray, classes: tuple[str, ...] | None, of_symbols: tuple[int, ...] | None = None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Check classes, several labels, numbers to predict, boxes, or a symbol at every position.
+
+    Arguments:
+        name: what to call the data in a message.
+        y: the targets.
+        classes: names; without them a class is called by its number.
+        of_symbols: the shape of x where it holds symbols: with whole numbers in the same shape one is predicted at
+            every position.
+    """
+    if y.ndim == 3 and classes:
+        return _boxes(name, y, classes)
+    if classes and y.shape == of_symbols and y.dtype.kind in "iu":
+        good = bool((y >= -1).all()) and bool((y < len(classes)).all())
+        require(good, f"{name}: y holds symbols outside 0 to {len(classes) - 1} (-1: none is predicted there)")
+        return torch.from_numpy(y.astype(np.int64)), classes
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    require(y.ndim in (1, 2) and y.shape[1:] != (0,), f"{name}: y has shape {y.shape}, not (n,) or (n, targets)")
+    cubic = "; boxes (n, most, 5) need classes" * (y.ndim == 3)
+    good = y.ndim in (1, 2) and y.shape[1:] != (0,)
+    require(good, f"{name}: y has shape {y.shape}, not (n,) or (n, targets){cubic}")
     if y.ndim == 2 and (classes or y.dtype.kind in "biu"):
         return _several_labels(name, y, classes)
     if y.dtype.kind == "f" and not classes:
@@ -151,6 +193,20 @@ def _several_labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> 
     named = classes or tuple(map(str, range(y.shape[1])))
     require(len(named) == y.shape[1], f"{name}: y has {y.shape[1]} labels, but classes has {len(named)} names")
     return torch.from_numpy(y.astype(np.float32)), named
+
+
+def _boxes(name: str, y: AnyArray, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
+    good = y.shape[2] == 5 and y.shape[1] > 0 and y.dtype.kind in "iuf"
+    require(good, f"{name}: y has shape {y.shape}, but boxes are (n, most, 5): class, x0, y0, x1, y1")
+    there = y[..., 0] >= 0
+    image = there.nonzero()[0]
+    boxes = y[there]
+    good = bool(np.isfinite(y[..., 0]).all()) and bool((boxes[:, 0] == np.round(boxes[:, 0])).all())
+    require(good, f"{name}: the first column of boxes is the class, a whole number, or -1 where there is no box")
+    targets, said = padded(name, image, boxes[:, 0].astype(np.int64), boxes[:, 1:], len(y), classes)
+    if said:
+        warnings.warn(f"data '{name}': {said}", stacklevel=3)
+    return targets, classes
 
 
 def finite(name: str, what: str, values: AnyArray) -> Tensor:
@@ -176,17 +232,38 @@ def printable(names: Any) -> tuple[str, ...]:
 # --- from arrays to a pool
 
 
-def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
+def _examples(path: Path, arrays: Arrays, size: tuple[int, int] | None, limit: int) -> Pool:
     name = path.name
     require("x" in arrays or "jpeg" in arrays, f"{name} has no array x (or jpeg, or text): it is not in the layout")
-    require("y" in arrays, f"{name} has no array y: every example needs a label")
+    boxed = "boxes" in arrays
+    require(boxed or "y" in arrays, f"{name} has no array y: every example needs a label")
+    require(not boxed or "y" not in arrays, f"{name} has both y and boxes: leave out the one that is not learned")
     symbols = _number(name, arrays, "symbols")
     recipe = _recipe(name, arrays)
     gaps = recipe is not None and "columns" in recipe  # of a table: they are filled when it is dealt
-    x = _pictures(name, arrays, limit) if "x" not in arrays else _inputs(name, arrays["x"], symbols, gaps)
+    broken: dict[int, str] = {}
+    if "x" in arrays:
+        x = _inputs(name, arrays["x"], symbols, gaps)
+        good = size is None or (x.dtype == torch.uint8 and x.dim() == 4)
+        require(good, f"size is for pictures, and an example of {name} has shape {tuple(x.shape[1:])}: leave size out")
+        x = x if size is None or tuple(x.shape[2:]) == size else resized(x, size)
+    else:
+        x = _pictures(name, arrays, size, limit, broken if boxed else None)
     require(len(x) > 0, f"{name} has no examples")
-    y, classes = labels(name, arrays["y"], _names(name, arrays, "classes"))
+    classes, said = _names(name, arrays, "classes"), ""
+    if boxed:
+        good = x.dim() == 4
+        require(good, f"{name}: boxes are in images, but an example has shape {tuple(x.shape[1:])}; leave boxes out")
+        y, said = padded(name, *boxes_of(name, arrays["boxes"]), len(x), classes)
+        recipe = {"pictures": {"size": list(x.shape[2:]), "channels": x.shape[1]}}
+    else:
+        y, classes = labels(name, arrays["y"], classes, tuple(x.shape) if symbols else None)
     client, clients = _clients(name, arrays, len(x))
+    test = _flag(name, arrays, "test", len(x))
+    divisions, guessed = _devices(name, arrays, torch.zeros(len(x), dtype=torch.bool) if test is None else test)
+    if divisions:
+        require(client is None, f"{name} has both client and devices: leave one of them out")
+        client, clients = max(divisions.values(), key=lambda division: len(division[1]))
     group = _whole(name, arrays, "group", len(x))
     group_names = _names(name, arrays, "group_names")
     if group is not None:
@@ -194,25 +271,27 @@ def _examples(path: Path, arrays: Arrays, limit: int) -> Pool:
         require(int(group.min()) >= 0 and high < MOST_CLASSES, f"{name}: groups must be numbered from 0")
         group_names = group_names or tuple(map(str, range(high + 1)))
         require(high < len(group_names), f"{name}: group {high} has no name in group_names")
-    return Pool(
+    pool = Pool(
         name=path.stem,
         x=x,
         y=y,
         classes=classes,
         client=client,
         clients=clients,
-        test=_flag(name, arrays, "test", len(x)),
+        divisions=divisions,
+        test=test,
         common_test=_flag(name, arrays, "canonical_test", len(x)),
         group=group,
         group_names=group_names if group is not None else (),
         protected=_whole(name, arrays, "protected", len(x)),
-        note=_note(arrays),
+        note=joined(_note(arrays), guessed, said, left_out("pictures", broken, len(x))),
         symbols=symbols,
         targets=_names(name, arrays, "targets"),
         columns=_names(name, arrays, "columns"),
         inputs=_several_inputs(name, arrays),
         recipe=recipe,
     )
+    return some_of(pool, torch.tensor([at not in broken for at in range(len(x))])) if broken else pool
 
 
 def _inputs(name: str, x: AnyArray, symbols: int, gaps: bool = False) -> Tensor:
@@ -236,10 +315,12 @@ def _inputs(name: str, x: AnyArray, symbols: int, gaps: bool = False) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
-def _pictures(name: str, arrays: Arrays, limit: int) -> Tensor:
+def _pictures(
+    name: str, arrays: Arrays, size: tuple[int, int] | None, limit: int, broken: dict[int, str] | None = None
+) -> Tensor:
     packed, offset = _slices(name, arrays, "jpeg")
     pictures = [packed[first:last] for first, last in pairwise(offset)]
-    images = unpacked(pictures, [f"{name}: picture {i}" for i in range(len(pictures))], None, limit)
+    images = unpacked(pictures, [f"{name}: picture {i}" for i in range(len(pictures))], size, limit, broken)
     return torch.from_numpy(images)
 
 
@@ -313,6 +394,17 @@ def _clients(name: str, arrays: Arrays, n: int) -> tuple[Tensor | None, tuple[st
     good = client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names)
     require(good, f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names")
     return index, tuple(names[int(i)] for i in ids)
+
+
+def _devices(name: str, arrays: Arrays, test: Tensor) -> tuple[dict[str, tuple[Tensor, tuple[str, ...]]], str]:
+    """The clients that arrays such as device20 name, each with what must be known."""
+    found, said = dict[str, tuple[Tensor, tuple[str, ...]]](), dict[str, None]()
+    for key in sorted(filter(DEVICE.fullmatch, arrays), key=lambda key: int(key[6:])):
+        device, guess = (_whole(name, arrays, part, len(test)) for part in (key, key + GUESS))
+        assert device is not None
+        found[key], told = with_devices(name, device.numpy(), None if guess is None else guess.numpy(), test.numpy())
+        said[told] = None  # once
+    return found, joined(*said)
 
 
 def _whole(name: str, arrays: Arrays, key: str, n: int) -> Tensor | None:

@@ -1,6 +1,6 @@
 """A partition deals a pool of examples to clients; how unlike the clients become is its whole point.
 
-    Natural()            whoever made an example owns it
+    Natural()            whoever made an example owns it; Natural(by="device5") where there are several kinds of owners
     Iid(100)             equal sizes, labels at random
     Dirichlet(100, 0.5)  every class is shared out in its own random proportions; small alpha, unlike clients
     Shards(100, 2)       sorted by label and cut: a client sees about two classes
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ..errors import UsageError, require
+from ..errors import UsageError, require, unknown
 from ..language import part_of, register
 from ..stacks import draw
 from .dealing import (
@@ -52,9 +52,11 @@ class Natural:
 
     Arguments:
         clients: keep that many clients, chosen by the seed; None keeps all.
+        by: where there are several kinds of natural clients, which: natural=device5. Empty: those the data name first.
     """
 
     clients: int | None = None
+    by: str = ""
 
     def __post_init__(self) -> None:
         if self.clients is not None:
@@ -66,6 +68,13 @@ class Natural:
             raise UsageError(
                 f"data '{pool.name}' have no natural clients; choose a partition such as iid or dirichlet=0.5"
             )
+        if self.by:
+            several = bool(pool.divisions)
+            require(several, f"data '{pool.name}' have one kind of natural clients, not '{self.by}': write natural")
+            if self.by not in pool.divisions:
+                raise unknown(f"kind of client of '{pool.name}'", self.by, pool.divisions)
+            client, clients = pool.divisions[self.by]
+            return Natural(self.clients)(replace(pool, client=client, clients=clients), seed)
         there = len(pool.clients)
         if self.clients is None or self.clients == there:
             return pool
@@ -290,9 +299,9 @@ class Classes:
 
 
 def parse(text: str, clients: int | None = None, otherwise: int | None = None) -> Partition:
-    """A partition from a text: natural, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5, skewed=100, rotations=4,
-    cells=c, or with any of their settings, dirichlet(alpha=0.5, at_least=10); after a + what else is done, rotations=2
-    or sample=10000.
+    """A partition from a text: natural, natural=device5, iid, dirichlet=0.5, shards=2, classes=2, quantity=1.5,
+    skewed=100, rotations=4, cells=c, or with any of their settings, dirichlet(alpha=0.5, at_least=10); after a + what
+    else is done, rotations=2 or sample=10000.
 
     Arguments:
         text: the words.
@@ -318,7 +327,7 @@ def parse(text: str, clients: int | None = None, otherwise: int | None = None) -
 register(Partition, "dirichlet", Dirichlet, short="alpha")
 register(Partition, "shards", Shards, short="per_client")
 register(Partition, "classes", Classes, short="per_client")
-register(Partition, "natural", Natural)
+register(Partition, "natural", Natural, short="by")
 register(Partition, "iid", Iid)
 register(Partition, "quantity", Quantity, short="skew")
 register(Partition, "skewed", Skewed, short="ratio")

@@ -7,6 +7,7 @@ pixels are unpacked, and whatever is wrong with it becomes one line that names i
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ _GREY = ("1", "L", "LA")
 
 
 def unpacked(
-    pictures: Sequence[bytes | Bytes | Path], names: Sequence[str], size: tuple[int, int] | None, limit: int
+    pictures: Sequence[bytes | Bytes | Path],
+    names: Sequence[str],
+    size: tuple[int, int] | None,
+    limit: int,
+    broken: dict[int, str] | None = None,
 ) -> Bytes:
     """Unpack pictures of one size into (n, channels, height, width), with 1 channel if all are grey.
 
@@ -39,25 +44,55 @@ def unpacked(
         names: what to call each in a message.
         size: height and width to resize to; None takes the first picture's size and demands it of all.
         limit: largest number of bytes the result may have.
+        broken: where given, a picture that cannot be read is black, and what is wrong with it is put there by its
+            place; without, it is refused.
     """
     require(len(pictures) > 0, "there are no pictures to unpack")
-    first = _opened(pictures[0], names[0], size)
-    height, width, channels = first.shape
-    n_bytes = 3 * len(pictures) * height * width
-    require(n_bytes <= limit, f"{names[0]}: all pictures need {n_bytes:,} bytes, more than {limit:,}; pass limit=")
-    whole = np.empty((len(pictures), channels, height, width), np.uint8)
+    whole, first = np.empty((0, 0, 0, 0), np.uint8), ""
     # One after another: the decoder spends its time in Python, where threads only wait for each other.
     for at, (picture, name) in enumerate(zip(pictures, names, strict=True)):
-        pixels = _opened(picture, name, size)
+        try:
+            pixels = _opened(picture, name, size)
+        except UsageError as error:
+            if broken is None:
+                raise
+            broken[at] = str(error)
+            continue
+        if not first:
+            first, (height, width, channels) = name, pixels.shape
+            n_bytes = 3 * len(pictures) * height * width
+            require(n_bytes <= limit, f"{name}: all pictures need {n_bytes:,} bytes, more than {limit:,}; pass limit=")
+            whole = np.zeros((len(pictures), channels, height, width), np.uint8)
         require(
             pixels.shape[:2] == (height, width),
-            f"{name} is {pixels.shape[0]}x{pixels.shape[1]} but {names[0]} is {height}x{width}: all pictures "
+            f"{name} is {pixels.shape[0]}x{pixels.shape[1]} but {first} is {height}x{width}: all pictures "
             "must have one size; pass size=(height, width) to resize them (in the command: --size 64x64)",
         )
         if pixels.shape[2] > whole.shape[1]:  # the first coloured one: all before were grey
             whole = np.repeat(whole, 3, 1)
         whole[at] = pixels.transpose(2, 0, 1)
     return whole
+
+
+def resized(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (n, channels, height, width) of bytes at another height and width."""
+    whole = np.empty((*x.shape[:2], *size), np.uint8)
+    for at, image in enumerate(x.numpy()):
+        for channel, pixels in enumerate(image):
+            whole[at, channel] = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
+    return torch.from_numpy(whole)
+
+
+def size_of(text: str, what: str = "size") -> tuple[int, int]:
+    """Height and width from a text such as 96x128.
+
+    >>> size_of("96x128")
+    (96, 128)
+    """
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text.strip())
+    if match is None or not int(match[1]) * int(match[2]):
+        raise UsageError(f"{what} must be HEIGHTxWIDTH in pixels, such as 64x64, got '{text}'")
+    return int(match[1]), int(match[2])
 
 
 def pictures_to_inputs(recipe: Mapping[str, Any], files: Sequence[str | Path]) -> tuple[Tensor, str]:

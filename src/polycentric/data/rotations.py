@@ -110,6 +110,10 @@ def _turned_by_group(dealt: Pool, k: int, what: str, of_client: Tensor) -> Pool:
         f"{what} turns square images, but an example of '{dealt.name}' is {'x'.join(map(str, size))}; "
         "choose another partition",
     )
+    require(
+        dealt.kind != "boxes",
+        f"{what} turns images and not the boxes in them, which '{dealt.name}' has; choose another partition",
+    )
     assert dealt.client is not None
     group = of_client[dealt.client]
     x = dealt.x.clone()

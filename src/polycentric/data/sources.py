@@ -2,6 +2,7 @@
 
 find("digits")              made here or shipped with scikit-learn: digits, synthetic(0.5,0.5), teacher, minority
 find("unipen62")            unipen62.npz, or a folder of that name, in $POLYCENTRIC_DATA or in the cache
+find("street(size=144x176)")        the same for pictures, brought to another size as they are read
 read("some/folder")         whatever it is: a table, .npz, LEAF, IDX, CIFAR, pictures by client and class
 install("some/folder", "mine")      from then on found as "mine"
 """
@@ -12,6 +13,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +29,12 @@ from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_file
 from .from_table import table
 from .leaf_json import leaf, leaf_files
 from .npz_file import npz, save, summary
+from .pictures import size_of
 from .table_file import SUFFIXES
 
 VARIABLE = "POLYCENTRIC_DATA"
 _NAME = re.compile(r"\w[\w.-]*")
+_SIZED = re.compile(r"([^()]+)\((?:size=)?(\d+x\d+)\)")
 _CALL = re.compile(r"(\w+)(?:\(.*\))?")
 
 
@@ -65,6 +69,8 @@ def find(name: str) -> Pool:
         return made
     if path := located(name):
         return read(path)
+    if (resized := _SIZED.fullmatch(name)) and (path := located(resized[1])):
+        return replace(read(path, size=size_of(resized[2])), name=name)
     choices = [found.name for found in available()]
     missing = "".join(f"; {folder}, which it names, is not there" for folder in missing_folders())
     said = f"{unknown('data set', name, choices)}; a path works too, and {VARIABLE} names folders to look in"
@@ -118,7 +124,7 @@ def read(path: str | Path, **how: Any) -> Pool:
         )
     for name in how:
         good = name in inspect.signature(reader).parameters
-        for_what = "folders of pictures" if name == "size" else "tables (.csv, .parquet)"
+        for_what = "pictures" if name == "size" else "tables (.csv, .parquet)"
         require(good, f"{name} is for {for_what}, and '{path}' is read as {reader.__name__}; leave --{name} out")
     return reader(path, **how)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .federation import Federation, Pool
+from .federation import Federation, Pool, class_counts, classes_in
 from .scaling import moments, scalable
 
 UNLIKE = 100.0  # how many times the largest scale may be the smallest before it is said
@@ -24,8 +24,8 @@ def warn(federation: Federation) -> None:
 
 def warn_of_absent_classes(pool: Pool) -> None:
     """Say where a class has a name and no example in the whole set: a model has an output for it all the same."""
-    if pool.kind == "classes" and len(pool.y) and not pool.symbols:  # of an alphabet any may be missing
-        there = torch.bincount(pool.y, minlength=len(pool.classes)) > 0
+    if pool.kind in ("classes", "boxes") and len(pool.y) and not pool.symbols:  # of an alphabet any may be missing
+        there = _occur(pool.y, len(pool.classes))
         if absent := [pool.classes[c] for c in (~there).nonzero()[:, 0].tolist()]:
             warnings.warn(
                 f"data '{pool.name}': class {some(absent)} {'has' if len(absent) == 1 else 'have'} a name and no "
@@ -38,7 +38,8 @@ def warn_of_absent_classes(pool: Pool) -> None:
 def all_of(federation: Federation) -> list[str]:
     """Everything suspicious, a sentence each."""
     unlike = unlike_targets(federation.train.y, federation.targets) if federation.kind == "numbers" else []
-    found = (units(federation), number_or_class(federation), unlike, tests(federation), unseen_classes(federation))
+    looks = units, number_or_class, lambda _: unlike, tests, unseen_classes, without_boxes
+    found = (look(federation) for look in looks)
     return [sentence for some in found for sentence in some]
 
 
@@ -110,14 +111,36 @@ def tests(federation: Federation) -> list[str]:
 
 def unseen_classes(federation: Federation) -> list[str]:
     """Classes that are asked for and never shown."""
-    if federation.kind != "classes":
+    if federation.kind not in ("classes", "boxes"):
         return []
     n = len(federation.classes)
-    shown, asked = (torch.bincount(split.y.cpu(), minlength=n) > 0 for split in (federation.train, federation.test))
+    shown, asked = (_occur(split.y.cpu(), n) for split in (federation.train, federation.test))
     never = [federation.classes[c] for c in (asked & ~shown).nonzero()[:, 0].tolist()]
     absent = [federation.classes[c] for c in (~asked & ~shown).nonzero()[:, 0].tolist()]
     said = [f"class {some(never)} occurs in test and never in training, so it cannot be learned"] if never else []
     return said + ([f"class {some(absent)} has a name and no example"] if absent else [])
+
+
+def without_boxes(federation: Federation) -> list[str]:
+    """Images without a box, and clients that have no others or lack a class."""
+    if federation.kind != "boxes":
+        return []
+    train, n = federation.train, federation.n_clients
+    empty = int((classes_in(train.y) < 0).all(1).sum())
+    said = [f"{empty:,} of {len(train):,} training images have no box: they show background only"] if empty else []
+    counts = class_counts(train, len(federation.classes))
+    none = (counts.sum(1) == 0) & (train.sizes.cpu() > 0)
+    if bool(none.any()):
+        names = some([federation.clients[k] for k in none.nonzero()[:, 0].tolist()])
+        said.append(f"{int(none.sum())} of {n} clients have no box in any training image: {names}")
+    lacking = int(((counts == 0).any(1) & ~none).sum())
+    return said + ([f"{lacking} of {n} clients have no training box of some class"] if lacking else [])
+
+
+def _occur(y: Tensor, n: int) -> Tensor:
+    """Which classes occur in targets, (n,) bool."""
+    label = classes_in(y)
+    return torch.bincount(label[label >= 0], minlength=n) > 0
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

@@ -236,7 +236,7 @@ def _single_classes(federation: Federation) -> list[Finding]:
 
 def _untrained_classes(federation: Federation) -> list[Finding]:
     """Clients that are tested on what they have no training example of."""
-    if federation.kind != "classes" or not len(federation.test):
+    if federation.kind not in ("classes", "boxes") or not len(federation.test):
         return []
     trained, tested = (
         label_counts(replace(federation, train=split)) > 0 for split in (federation.train, federation.test)
