@@ -37,8 +37,9 @@ from polycentric import (
 from polycentric.data import label_counts
 from polycentric.round import receive
 from polycentric.runs.checkpoint import Checkpoint
-from polycentric.runs.evaluate import average, disagreement, edge_scores, evaluate
+from polycentric.runs.evaluate import evaluate
 from polycentric.runs.folder import Folder
+from polycentric.runs.models_apart import average, disagreement, edge_scores
 from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
 from polycentric.stacks.cohort import Cohort

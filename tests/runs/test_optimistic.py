@@ -11,8 +11,9 @@ import torch
 
 import polycentric as pc
 from polycentric import Federation, KeepPrivate, Method, fedavg, fesem, nofed
-from polycentric.runs.evaluate import evaluate, optimistic
+from polycentric.runs.evaluate import evaluate
 from polycentric.runs.loop import Run
+from polycentric.runs.models_apart import optimistic
 from support import Make
 
 

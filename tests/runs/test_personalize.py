@@ -11,7 +11,8 @@ import torch
 import polycentric as pc
 from polycentric.data import Federation, Split
 from polycentric.learn import Gradient
-from polycentric.runs.evaluate import dissimilarity, evaluate
+from polycentric.runs.evaluate import evaluate
+from polycentric.runs.models_apart import dissimilarity
 from polycentric.runs.personalize import personalize
 from polycentric.runs.start import prepare
 

@@ -46,7 +46,7 @@ def drawn(
     for row in [] if truth is None else truth[truth[:, 0] >= 0].tolist():
         corners = _ordered(row[1:] * sides)
         pen.rectangle(corners, outline=DARK, width=line + 2)
-        pen.rectangle(corners, outline=BRIGHT, width=line)
+        pen.rectangle(corners, outline=BRIGHT, width=line + 1)
     shown = found[(found[:, 0] >= 0) & (found[:, 1] >= least)]
     for row in shown.flip(0).tolist():  # the best on top
         corners, tone = _ordered(row[2:] * sides), colour(int(row[0]))
@@ -166,8 +166,10 @@ def draw_recall(run: Run, path: Path) -> bool:
 
 
 def stairs(curve: Curve) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Recall and the envelope of precision, ending where nothing more is found."""
-    recall, precision = np.append(0.0, curve.recall), envelope(curve.precision)
-    if not len(precision):
+    """Recall and the envelope of precision as steps, one for each object found; down to 0 where no more are."""
+    hits = np.flatnonzero(np.diff(curve.recall, prepend=0.0) > 0)
+    if not len(hits):
         return np.zeros(1), np.zeros(1)
-    return np.append(recall, recall[-1]), np.append(np.append(precision[:1], precision), 0.0)
+    recall, height = curve.recall[hits], envelope(curve.precision)[hits]
+    ends = np.append(0.0, np.repeat(recall, 2))
+    return ends, np.append(np.repeat(height, 2), 0.0)

@@ -36,12 +36,13 @@ from ..simulate.disk_state import Shelf
 from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
 from .checkpoint import Tally
-from .evaluate import evaluate, optimistic
+from .evaluate import evaluate
 from .folder import Folder
 from .guarantee import check_promise, so_far
 from .idle import warn_idle
 from .machine import undisturbed
 from .metrics import Scores, lower_is_better, plain
+from .models_apart import optimistic
 from .observers import Moment, Observer, Remote, in_use, observers
 from .serving import holder, personal, warn_held_out
 from .settings import Settings

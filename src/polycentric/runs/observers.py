@@ -27,8 +27,9 @@ from ..stacks.cohort import View
 from ..stacks.stack import Stacks
 from .attribute_probe import probed
 from .checkpoint import Tally
-from .evaluate import average, consensus, disagreement, dissimilarity, evaluate, histograms
+from .evaluate import evaluate, histograms
 from .metrics import Scores
+from .models_apart import average, consensus, disagreement, dissimilarity
 
 Part = Literal["test", "valid"]
 

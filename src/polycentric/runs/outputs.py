@@ -17,12 +17,12 @@ from ..data.table_file import csv_text
 from ..errors import UsageError
 from ..round import Trip
 from .checkpoint import Checkpoint, columns
-from .evaluate import edge_scores
 from .folder import Folder, places_line, sketch_name
 from .guarantee import smallest, spent
 from .loop import Callback
 from .machine import versions
 from .metrics import is_share, participation, plain, share_below
+from .models_apart import edge_scores
 from .serving import personal
 from .settings import without
 from .unseen import told

@@ -30,7 +30,7 @@ from polycentric import (
     run_round,
 )
 from polycentric.language import entries, value_of
-from polycentric.runs.evaluate import consensus
+from polycentric.runs.models_apart import consensus
 from polycentric.runs.recipes import build_method
 from polycentric.runs.start import prepare
 from polycentric.simulate.clock import traffic

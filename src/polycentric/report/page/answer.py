@@ -16,7 +16,12 @@ from .seen import Seeds, Sight
 
 MOST_POINTS = 1500  # of a line with a point for each client
 MOST_COPIED = 5000  # clients in a copy of a table
-WORDS = {"accuracy": "of test examples right", "rmse": "root mean squared error", "loss": "loss"}
+WORDS = {
+    "accuracy": "of test examples right",
+    "rmse": "root mean squared error",
+    "loss": "loss",
+    "map50": "mAP at IoU 0.5",
+}
 
 
 def value_text(value: float, metric: str) -> str:
@@ -30,6 +35,15 @@ def value_text(value: float, metric: str) -> str:
         if is_share(metric)
         else f"{value:.3g}"
     )
+
+
+def words_of_metric(metric: str) -> str:
+    """What a score is of.
+
+    >>> words_of_metric("pooled_map50"), words_of_metric("micro_accuracy")
+    ('mAP at IoU 0.5', 'accuracy')
+    """
+    return base_of(metric).replace("map50", "mAP at IoU 0.5")
 
 
 def answer(sight: Sight) -> Part:
@@ -49,7 +63,7 @@ def answer(sight: Sight) -> Part:
         "headline": _headline(sight, [each for each in ranked if each[1]]),
         "lead": what_was_run(sight),
         "bars": bars,
-        "metric": f"{base_of(metric)} over all test examples" if metric.startswith("micro") else metric,
+        "metric": f"{words_of_metric(metric)} over all test examples",
         "share": is_share(metric),
         "lower": less,
         "told": told,

@@ -27,8 +27,7 @@ def frames(sight: Sight) -> Part | None:
             for k, one in enumerate(seen):
                 page = side_by_side(one.images)
                 alt = f"{one.client}: {one.there} objects, {one.found} boxes found"
-                image = {"kind": "image", "src": _jpeg(page), "high": page.height, "alt": alt, "at": one.client}
-                found[f"{len(shown)}.{j}.{k}"] = image
+                found[f"{len(shown)}.{j}.{k}"] = {"kind": "photo", "src": _jpeg(page), "alt": alt}
         shown[group.label] = [one.client for one in seen]
     if not found:
         return None

@@ -443,6 +443,11 @@
       el("img", { src: part.src, alt: part.alt, style: { height: `${lines * tall}px` } })));
   }
 
+  function photo(part, box) {
+    filled(box, el("figure", { class: "photo" }, el("img", { src: part.src, alt: part.alt }),
+      el("figcaption", {}, part.alt)));
+  }
+
   function table(part, box) {
     const best = new Set(part.best.map(([i, j]) => `${i}.${j}`)), side = (j) => (j < part.left ? "" : "right");
     const head = (text, j) => el("th", { class: side(j), scope: "col" }, text);
@@ -465,7 +470,7 @@
     filled(box, el("ul", { class: "told" }, part.lines.map((line) => el("li", {}, line))));
   }
 
-  const KINDS = { chart: plotted, heat: plotted, picture, flow, image, table, facts, code, words };
+  const KINDS = { chart: plotted, heat: plotted, picture, flow, image, photo, table, facts, code, words };
 
   // -- panels --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
     chart     series over an axis: line (with a band), points, bars, area        heat      a matrix as colours
     table     headings and lines, to be copied                                   picture   a topology
     flow      who went where, column by column                                   image     a picture, inline
+    photo     a photograph, with words below
     facts     names and values     code      text to be copied     words    sentences
     switch    several versions of a part, chosen by buttons, lists or a slider
 """
