@@ -543,7 +543,7 @@ def test_a_mean_that_means_nothing_is_not_scored(blobs):
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_disagreement_of_many_clients_forms_no_client_model(few, blobs, monkeypatch):
-    monkeypatch.setattr("polycentric.runs.evaluate.FEW", few)
+    monkeypatch.setattr("polycentric.runs.models_apart.FEW", few)
     cells, n = CellMap(4), 400
     prepared = ready(fedmes(cells=cells), blobs((1,) * n))
     heard, centers = torch.tensor([3.0, 1.0, 2.0, 7.0]).double(), random(0, *prepared.state.centers["model"].shape)

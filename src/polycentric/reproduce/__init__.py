@@ -19,14 +19,18 @@ from .matching import MATCHING
 from .meta import META
 from .mocha import MOCHA
 from .robust import ROBUST
+from .street import STREET
 from .table import Claim, Row, Table, reproduce_table
 
 ONE_CENTER = (FEDAVG_MNIST, FEDPROX, FEDCURV, ACTIVE, META, LG_FEDAVG, GATE_TABLE)
 FESEM = (FESEM_TABLE2, FESEM_MATCHED, FESEM_CONVERGENCE, FESEM_CLUSTERS, MATCHING, HOW_MANY)
 MANY_CENTERS = (*FESEM, CFL_TABLE, ROBUST, HOSTILE)
 EDGES = (FEDMES,)
+BOXES = (STREET,)
 HIDDEN = (DP_FED_LS, PRIVATE_CENTERS)
 NO_CENTER = (MATCHA, DPA_SGD, MOCHA)
-TABLES: dict[str, Table] = {table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER + HIDDEN}
+TABLES: dict[str, Table] = {
+    table.name: table for table in ONE_CENTER + MANY_CENTERS + EDGES + NO_CENTER + HIDDEN + BOXES
+}
 
 __all__ = ["TABLES", "Claim", "Row", "Table", "reproduce_table"]
