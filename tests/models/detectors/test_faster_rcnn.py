@@ -95,33 +95,34 @@ def test_proposals_that_overlap_are_not_there() -> None:
 def _slow_loss(model: FasterRCNN, said: Tensor, targets: Tensor) -> float:
     """The equation, row by row."""
     truths = [row for row in targets if row[0] >= 0]
-    n_anchors = len(model.anchors)
+    n_anchors, (n, r) = len(model.anchors), model.drawn
     overlaps = [[float(iou(a[None], row[None, 1:])) for row in truths] for a in model.anchors]
     nearest = [max(column) for column in zip(*overlaps, strict=True)] if truths else []
     positive, negative, found, absent = 0, 0, 0.0, 0.0
     for p, own in enumerate(overlaps):
         logit = float(said[p, 0])
-        if truths and (max(own) >= 0.7 or any(v == best > 0 for v, best in zip(own, nearest, strict=True))):
+        if truths and (max(own) >= model.positive or any(v == best > 0 for v, best in zip(own, nearest, strict=True))):
             aim = encode(truths[own.index(max(own))][1:], model.anchors[p])
             positive += 1
             found += math.log1p(math.exp(-logit)) + float(smooth_l1(said[p, 1:5] - aim, 3.0))
         elif not truths or max(own) < 0.3:
             negative += 1
             absent += math.log1p(math.exp(logit))
-    first = (found + max(model.drawn - positive, model.drawn / 2) / negative * absent) / model.drawn
-    second, n = 0.0, 0
+    first = (found + max(n - positive, n / 2) / negative * absent) / n
+    positive, negative, found, absent = 0, 0, 0.0, 0.0
     for row in said[n_anchors:]:
         if row[4] == 0:
             continue
-        n += 1
         own = [float(iou(row[None, :4], truth[None, 1:])) for truth in truths]
-        kind = CLASSES
         if truths and max(own) >= 0.5:
             truth = truths[own.index(max(own))]
-            kind = int(truth[0])
-            second += float(smooth_l1(row[5:9] - encode(truth[1:], row[:4]) / model.scales, 1.0))
-        second += float(torch.logsumexp(row[9:], 0) - row[9 + kind])
-    return first + second / n
+            positive += 1
+            found += float(smooth_l1(row[5:9] - encode(truth[1:], row[:4]) / model.scales, 1.0))
+            found += float(torch.logsumexp(row[9:], 0) - row[9 + int(truth[0])])
+        else:
+            negative += 1
+            absent += float(torch.logsumexp(row[9:], 0) - row[9 + CLASSES])
+    return first + (found + max(r - positive, 3 * r / 4) / negative * absent) / r
 
 
 def test_loss_equals_the_slow_one() -> None:

@@ -2,20 +2,21 @@
 
     image -> backbone -> p3, p4, p5
     first stage    on every cell of the three grids and each of its anchors a: object logit o, offsets t (4)
-    proposals      decode(t, a), clipped to the image; of the `looked_at` best, those that stay after NMS, `n_regions`
+    proposals      decode(t, a), clipped to the image: of the best, those that stay after NMS
     second stage   RoIAlign of p3 at every proposal q -> dense -> class logits z (C + 1, the last is background)
                    and offsets v (4), one box for all classes
 
-    loss     =  1/N [ sum_{a positive} BCE(o_a, 1)  +  w sum_{a negative} BCE(o_a, 0)
-                      + sum_{a positive} SL(t_a - encode(b_a, a), 3) ]
-              + 1/R [ sum_q -log softmax(z_q)_{c_q}  +  sum_{q with an object} SL(v_q - encode(b_q, q) / S, 1) ]
+    loss     =  1/N [ sum_{a positive} BCE(o_a, 1) + SL(t_a - encode(b_a, a), 3) + w sum_{a negative} BCE(o_a, 0) ]
+              + 1/R [ sum_{q positive} CE(z_q, c_q) + SL(v_q - encode(b_q, q) / S, 1) + u sum_{q negative} CE(z_q, C) ]
     SL(d, s) =  sum of  (s d)^2 / 2  where |d| < 1 / s^2,  |d| - 1 / (2 s^2)  elsewhere
+    w        =  max(N - positive, N / 2) / negative
+    u        =  max(R - positive, 3 R / 4) / negative
 
-An anchor is positive if its IoU with a true box b_a is at least .7, or the highest that this box has with any anchor;
-negative if it is below .3 with all; it is left out otherwise. The reference draws N anchors in every step, up to half
-of them positive; w = max(N - positive, N / 2) / negative is what the negatives' terms are expected to weigh, so that
-the loss needs no draw. A proposal has the class of the true box b_q with which its IoU is highest if that is at least
-.5, and is background otherwise. R is the number of proposals that are there, S = (.1, .1, .2, .2).
+An anchor is positive if its IoU with a true box b_a is at least `positive`, or the highest that this box has with any
+anchor; negative if it is below .3 with all; it is left out otherwise. A proposal is positive, with the class c_q of the
+true box b_q with which its IoU is highest, if that is at least .5, and negative otherwise: background. S = (.1, .1, .2,
+.2). In every step the reference draws N anchors, of which at most half are positive, and R proposals, at most a
+quarter; w and u are what the terms of the negatives are then expected to weigh, so that the loss needs no draw.
 
 True boxes are not put among the proposals, as the reference does in training: the forward pass does not know them. The
 second stage begins to learn places as soon as the first proposes something useful. Gradients do not flow through the
@@ -36,7 +37,7 @@ from .anchors import RATIOS, anchors
 from .boxes import decode, encode, iou, nms, taken
 from .pyramid import STRIDES, Convolution, Pyramid, rows_of
 
-POSITIVE, NEGATIVE, OBJECT = 0.7, 0.3, 0.5  # IoU of anchors, and of proposals
+NEGATIVE, OBJECT = 0.3, 0.5  # IoU below which an anchor is negative, from which on a proposal is positive
 OVERLAP = 0.7  # IoU above which the worse of two proposals goes
 SCALES = (0.1, 0.1, 0.2, 0.2)  # S: what the second stage's offsets are measured in
 RARE = 0.01  # the share of anchors with an object that a new model expects
@@ -47,6 +48,16 @@ def smooth_l1(difference: Tensor, sigma: float) -> Tensor:
     size = difference.abs()
     near = (sigma * difference).square() / 2
     return torch.where(size < sigma**-2, near, size - sigma**-2 / 2).sum(-1)
+
+
+def as_if_drawn(found: Tensor, positive: Tensor, absent: Tensor, negative: Tensor, n: int, most: float) -> Tensor:
+    """The expected mean of n terms, at most a share `most` of them positive, the others drawn from all negatives.
+
+    Terms are (images, rows), beside which of them are positive and which negative. Gives (images,).
+    """
+    n_positive, n_negative = (which.to(found.dtype).sum(-1) for which in (positive, negative))
+    weight = (n - n_positive).clamp(min=n * (1 - most)) / n_negative.clamp(min=1)
+    return (torch.where(positive, found, 0.0).sum(-1) + weight * torch.where(negative, absent, 0.0).sum(-1)) / n
 
 
 def roi_align(features: Tensor, boxes: Tensor, extent: Tensor, bins: int, samples: int = 2) -> Tensor:
@@ -84,9 +95,10 @@ class FasterRCNN(nn.Module):
         shape: (channels, height, width), the latter two at least 64.
         n_outputs: C, the number of classes.
         width: channels of the backbone's first convolution; its last has eight times as many.
-        looked_at: proposals before NMS, the best of all anchors.
-        n_regions: R, proposals after it.
-        drawn: N, the anchors that the reference would draw.
+        looked_at: proposals before NMS.
+        proposed: proposals after it, at most.
+        positive: the IoU from which on an anchor is positive; .7 in the reference, whose objects are larger.
+        drawn: N and R.
         bins: parts of a region's side.
 
     >>> FasterRCNN((3, 144, 176), 7)(torch.zeros(2, 3, 144, 176)).shape
@@ -103,14 +115,15 @@ class FasterRCNN(nn.Module):
         n_outputs: int,
         width: int = 16,
         looked_at: int = 128,
-        n_regions: int = 48,
-        drawn: int = 64,
+        proposed: int = 48,
+        positive: float = 0.5,
+        drawn: tuple[int, int] = (32, 16),
         bins: int = 5,
     ) -> None:
         super().__init__()
         channels, height, breadth = shape
-        self.n_classes, self.looked_at, self.n_regions = n_outputs, looked_at, n_regions
-        self.drawn, self.bins = drawn, bins
+        self.n_classes, self.looked_at, self.proposed = n_outputs, looked_at, proposed
+        self.positive, self.drawn, self.bins = positive, drawn, bins
         self.backbone = Pyramid(channels, width)
         inner, hidden = self.backbone.channels, 8 * width
         self.proposal = Convolution(inner, inner)
@@ -139,7 +152,7 @@ class FasterRCNN(nn.Module):
         nn.init.zeros_(self.head2.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (n, channels, height, width) in [0, 1] -> raw outputs (n, a + R, 10 + C).
+        """Images (n, channels, height, width) in [0, 1] -> raw outputs (n, a + r, 10 + C).
 
         A row of one of the a anchors: (o, t (4), zeros); of a proposal: (q (4), 1 or, if NMS left fewer, 0, v (4), z).
         """
@@ -153,21 +166,21 @@ class FasterRCNN(nn.Module):
         return torch.cat([torch.cat([first, padding], -1), second], 1)
 
     def proposals(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Regions (n, R, 4), the best first, and whether they are there (n, R), from the first stage (n, a, 5)."""
+        """Regions (n, r, 4), the best first, and whether they are there (n, r), from the first stage (n, a, 5)."""
         score, best = first[..., 0].topk(self.looked_at, dim=-1)
         boxes = decode(taken(first[..., 1:], best), self.anchors[best]).clamp(0, 1)
         stays = nms(boxes, score, OVERLAP)
-        order = (~stays).sort(dim=-1, stable=True).indices[..., : self.n_regions]
+        order = (~stays).sort(dim=-1, stable=True).indices[..., : self.proposed]
         return taken(boxes, order), stays.gather(-1, order).to(boxes.dtype)
 
     def candidates(self, outputs: Tensor) -> Tensor:
-        """Boxes and every class's score in [0, 1], (n, R, 4 + C)."""
+        """Boxes and every class's score in [0, 1], (n, r, 4 + C)."""
         proposals, present, offsets, logits = self._second(outputs)
         scores = logits.softmax(-1)[..., :-1] * present[..., None]
         return torch.cat([decode(offsets * self.scales, proposals).clamp(0, 1), scores], -1)
 
     def _second(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Proposals (n, R, 4), whether they are there (n, R), offsets (n, R, 4) and class logits (n, R, C + 1)."""
+        """Proposals (n, r, 4), whether they are there (n, r), offsets (n, r, 4) and class logits (n, r, C + 1)."""
         rows = outputs[..., len(self.anchors) :, :]
         return rows[..., :4], rows[..., 4], rows[..., 5:9], rows[..., 9:]
 
@@ -175,7 +188,7 @@ class FasterRCNN(nn.Module):
         """The loss of every image, (n,).
 
         Arguments:
-            outputs: (n, a + R, 10 + C), of `forward`.
+            outputs: (n, a + r, 10 + C), of `forward`.
             targets: (n, m, 5) rows (class, x0, y0, x1, y1) in shares of the sides; class -1: there is no box.
         """
         return self._first_loss(outputs[..., : len(self.anchors), :5], targets) + self._second_loss(outputs, targets)
@@ -186,26 +199,23 @@ class FasterRCNN(nn.Module):
         highest, which = overlap.max(-1)
         # An anchor as near to a true box as any is: none may be left without.
         nearest = ((overlap == overlap.amax(-2, keepdim=True)) & (overlap > 0)).any(-1)
-        positive, negative = nearest | (highest >= POSITIVE), ~nearest & (highest < NEGATIVE)
+        positive, negative = nearest | (highest >= self.positive), ~nearest & (highest < NEGATIVE)
         aim = encode(taken(truth, which), self.anchors)
         logit = first[..., 0]
         found = bce(logit, torch.ones_like(logit), reduction="none") + smooth_l1(first[..., 1:] - aim, 3.0)
         absent = bce(logit, torch.zeros_like(logit), reduction="none")
-        n_positive, n_negative = (which.to(logit.dtype).sum(-1) for which in (positive, negative))
-        rest = (self.drawn - n_positive).clamp(min=self.drawn / 2) / n_negative.clamp(min=1)
-        total = torch.where(positive, found, 0.0).sum(-1) + rest * torch.where(negative, absent, 0.0).sum(-1)
-        return total / self.drawn
+        return as_if_drawn(found, positive, absent, negative, self.drawn[0], 1 / 2)
 
     def _second_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         proposals, there, offsets, logits = self._second(outputs)
-        proposals, there = proposals.detach(), there.detach()
+        proposals = proposals.detach()
         truth, present = targets[..., 1:], targets[..., 0] >= 0
         overlap = torch.where(present[..., None, :], iou(proposals, truth), 0.0)
         highest, which = overlap.max(-1)
-        holds = highest >= OBJECT
+        positive, negative = (there > 0) & (highest >= OBJECT), (there > 0) & (highest < OBJECT)
         own = taken(targets, which)
-        kind = torch.where(holds, own[..., 0], float(self.n_classes)).long()
+        kind = torch.where(positive, own[..., 0], float(self.n_classes)).long()
         wrong = cross_entropy(logits.movedim(-1, 1), kind, reduction="none")
         aim = encode(own[..., 1:], proposals) / self.scales
-        place = torch.where(holds, smooth_l1(offsets - aim, 1.0), 0.0)
-        return ((wrong + place) * there).sum(-1) / there.sum(-1).clamp(min=1)
+        found = wrong + smooth_l1(offsets - aim, 1.0)
+        return as_if_drawn(found, positive, wrong, negative, self.drawn[1], 1 / 4)

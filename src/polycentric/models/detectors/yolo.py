@@ -66,7 +66,7 @@ class Yolo(nn.Module):
         coordinate: float = 3.0,
         no_object: float = 0.5,
         ignore: float = 0.5,
-        alike: float = 0.5,
+        alike: float = 0.3,
     ) -> None:
         super().__init__()
         channels, height, breadth = shape
