@@ -27,20 +27,17 @@ Mask R-CNN, ICCV 2017 (RoIAlign). Luo et al., Real-world image datasets for fede
 federation, with sigma 3 and 1).
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce, cross_entropy, grid_sample, leaky_relu
 
-from .anchors import RATIOS, anchors
+from .anchors import anchors, cells
 from .boxes import decode, encode, iou, nms, taken
-from .pyramid import STRIDES, Convolution, Pyramid, rows_of
+from .pyramid import SLOPE, STRIDES, Convolution, Pyramid, anchor_head, by_anchor
 
 NEGATIVE, OBJECT = 0.3, 0.5  # IoU below which an anchor is negative, from which on a proposal is positive
 OVERLAP = 0.7  # IoU above which the worse of two proposals goes
 SCALES = (0.1, 0.1, 0.2, 0.2)  # S: what the second stage's offsets are measured in
-RARE = 0.01  # the share of anchors with an object that a new model expects
 
 
 def smooth_l1(difference: Tensor, sigma: float) -> Tensor:
@@ -127,29 +124,27 @@ class FasterRCNN(nn.Module):
         self.backbone = Pyramid(channels, width)
         inner, hidden = self.backbone.channels, 8 * width
         self.proposal = Convolution(inner, inner)
-        self.proposal_head = nn.Conv2d(inner, len(RATIOS) * 5, 1)
+        self.proposal_head = anchor_head(inner, 5, 0)
         self.dense1 = nn.Linear(inner * bins**2, hidden)
         self.dense2 = nn.Linear(hidden, hidden)
         self.head1 = nn.Linear(hidden, n_outputs + 1)
         self.head2 = nn.Linear(hidden, 4)
         self._begin()
-        boxes, steps = anchors(height, breadth, STRIDES)
+        boxes, _ = anchors(height, breadth, STRIDES)
+        rows, columns = cells(height, breadth, STRIDES[0])
+        extent = torch.tensor([columns / breadth, rows / height]) * STRIDES[0]
         self.register_buffer("anchors", boxes, persistent=False)
-        self.register_buffer("extent", steps[0] * torch.ceil(1 / steps[0] - 1e-4), persistent=False)
+        self.register_buffer("extent", extent, persistent=False)
         self.register_buffer("scales", torch.tensor(SCALES), persistent=False)
 
     def _begin(self) -> None:
-        """First parameters: an object is rare, and offsets are small."""
+        """First parameters of the second stage: it says little of classes, and less of places."""
         for layer in (self.dense1, self.dense2):
-            nn.init.kaiming_normal_(layer.weight, a=0.1)
-            nn.init.zeros_(layer.bias)
-        for head, deviation in ((self.proposal_head, 0.01), (self.head1, 0.01), (self.head2, 0.001)):
+            nn.init.kaiming_normal_(layer.weight, a=SLOPE)
+        for head, deviation in ((self.head1, 0.01), (self.head2, 0.001)):
             nn.init.normal_(head.weight, std=deviation)
-        bias = torch.zeros(len(RATIOS), 5)
-        bias[:, 0] = math.log(RARE / (1 - RARE))
-        self.proposal_head.bias = nn.Parameter(bias.flatten())
-        nn.init.zeros_(self.head1.bias)
-        nn.init.zeros_(self.head2.bias)
+        for layer in (self.dense1, self.dense2, self.head1, self.head2):
+            nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (n, channels, height, width) in [0, 1] -> raw outputs (n, a + r, 10 + C).
@@ -157,10 +152,10 @@ class FasterRCNN(nn.Module):
         A row of one of the a anchors: (o, t (4), zeros); of a proposal: (q (4), 1 or, if NMS left fewer, 0, v (4), z).
         """
         maps: tuple[Tensor, Tensor, Tensor] = self.backbone(x)
-        first = torch.cat([rows_of(self.proposal_head(self.proposal(one)), 5) for one in maps], 1)
+        first = torch.cat([by_anchor(self.proposal_head(self.proposal(one)), 5) for one in maps], 1)
         proposals, present = self.proposals(first.detach())
         inside = roi_align(maps[0], proposals, self.extent, self.bins).flatten(2)
-        hidden = leaky_relu(self.dense2(leaky_relu(self.dense1(inside), 0.1)), 0.1)
+        hidden = leaky_relu(self.dense2(leaky_relu(self.dense1(inside), SLOPE)), SLOPE)
         second = torch.cat([proposals, present[..., None], self.head2(hidden), self.head1(hidden)], -1)
         padding = torch.zeros_like(second[:, :1, 5:]).expand(-1, first.shape[1], -1)
         return torch.cat([torch.cat([first, padding], -1), second], 1)

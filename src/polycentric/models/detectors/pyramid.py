@@ -1,4 +1,4 @@
-"""The backbone of the detectors: features of an image at strides 8, 16 and 32, the coarse ones told to the finer.
+"""What the detectors have in common: features of an image at strides 8, 16 and 32, the coarse ones told to the finer.
 
     image -> body1 (1/2) -> body2 (1/4) -> body3 (1/8) -> body4 (1/16) -> body5 (1/32)
                                               |               |               |
@@ -9,15 +9,20 @@
 Blocks are those of Darknet-53, fewer and narrower, with GroupNorm, whose output for an image does not depend on others.
 
 Reference: Redmon and Farhadi, YOLOv3: an incremental improvement, 2018. Lin et al., Feature pyramid networks for
-object detection, CVPR 2017. Wu and He, Group normalization, ECCV 2018.
+object detection, CVPR 2017, and Focal loss for dense object detection, ICCV 2017 (the first bias of a rare event). Wu
+and He, Group normalization, ECCV 2018.
 """
 
 import math
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
+from .anchors import RATIOS
+
 STRIDES = (8, 16, 32)
+RARE = 0.01  # the share of anchors with an object that a new model expects
 SLOPE = 0.1  # of leaky ReLU where its input is negative
 
 
@@ -85,7 +90,18 @@ class Pyramid(nn.Module):
         return p3, p4, p5
 
 
-def rows_of(maps: Tensor, k: int) -> Tensor:
+def anchor_head(channels: int, k: int, objectness: int) -> nn.Conv2d:
+    """k numbers of every anchor of a cell, one of which, at `objectness`, is the logit of an object being there."""
+    head = nn.Conv2d(channels, len(RATIOS) * k, 1)
+    nn.init.normal_(head.weight, std=0.01)
+    # An object is rare: without this the first steps would do nothing but say so everywhere.
+    bias = torch.zeros(len(RATIOS), k)
+    bias[:, objectness] = math.log(RARE / (1 - RARE))
+    head.bias = nn.Parameter(bias.flatten())
+    return head
+
+
+def by_anchor(said: Tensor, k: int) -> Tensor:
     """What a head says of every cell, (n, ratios k, rows, columns) -> (n, rows columns ratios, k), as anchors lie."""
-    n, all_of_them, rows, columns = maps.shape
-    return maps.reshape(n, all_of_them // k, k, rows, columns).permute(0, 3, 4, 1, 2).flatten(1, 3)
+    n, _, rows, columns = said.shape
+    return said.reshape(n, -1, k, rows, columns).permute(0, 3, 4, 1, 2).flatten(1, 3)

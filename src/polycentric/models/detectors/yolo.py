@@ -12,31 +12,26 @@
            +   sum_{p responsible}  BCE(to, 1) + sum_c BCE(z_c, [c is the box's class])
            + b sum_{p neither responsible nor ignored}  BCE(to, 0)
 
-A true box has its responsible anchors in the cells, one a grid, that hold its centre: that whose shape is
-most like its own, and all whose shape has IoU > `alike` with it. An anchor claimed by several boxes serves the one it
-is most alike. An anchor is ignored where it is not responsible and what it predicts has IoU > `ignore` with a true
-box: it is no mistake to see an object there. x*, y*, w*, h* are the true box's place in the cell and log sides.
+The responsible anchors of a true box are in the cells, one a grid, that hold its centre: the one whose shape is most
+like its own, and every other whose shape has IoU > `alike` with it. (The reference has the first alone, `alike` = 1,
+and learns more slowly from few images.) An anchor claimed by several boxes serves the one it is most alike. An anchor
+that is not responsible is ignored where what it predicts has IoU > `ignore` with a true box: it is no mistake to see an
+object there. x*, y* are the box's place in the cell, w*, h* the logs of its sides over the anchor's.
 
 What the reference has and this has not: Darknet-53's weights from ImageNet, BatchNorm (GroupNorm stands here, whose
 output for an image does not depend on others), concatenation in the neck (a sum stands here), anchors fitted to data.
 
 Reference: Redmon and Farhadi, YOLOv3: an incremental improvement, 2018. Luo et al., Real-world image datasets for
-federated learning, 2019 (its use in a federation). Lin et al., Focal loss for dense object detection, ICCV 2017 (the
-first bias of a rare event).
+federated learning, 2019 (its use in a federation).
 """
-
-import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from .anchors import RATIOS, anchors
-from .boxes import area, centred, cornered, iou
-from .pyramid import STRIDES, Pyramid, rows_of
-
-LONGEST = 4.0  # of tw and th, so that an untrained model's exp stays finite
-RARE = 0.01  # the share of anchors with an object that a new model expects
+from .anchors import anchors
+from .boxes import LONGEST, area, centred, cornered, iou
+from .pyramid import STRIDES, Pyramid, anchor_head, by_anchor
 
 
 class Yolo(nn.Module):
@@ -73,25 +68,16 @@ class Yolo(nn.Module):
         self.n_classes, self.coordinate, self.no_object = n_outputs, coordinate, no_object
         self.ignore, self.alike = ignore, alike
         self.backbone = Pyramid(channels, width)
-        self.head1, self.head2, self.head3 = (self._head(self.backbone.channels) for _ in STRIDES)
+        self.head1, self.head2, self.head3 = (anchor_head(self.backbone.channels, 5 + n_outputs, 4) for _ in STRIDES)
         boxes, steps = anchors(height, breadth, STRIDES)
         self.register_buffer("anchors", boxes, persistent=False)
         self.register_buffer("steps", steps, persistent=False)
-
-    def _head(self, channels: int) -> nn.Conv2d:
-        head = nn.Conv2d(channels, len(RATIOS) * (5 + self.n_classes), 1)
-        nn.init.normal_(head.weight, std=0.01)
-        # An object is rare: without this the first steps would do nothing but say so everywhere.
-        bias = torch.zeros(len(RATIOS), 5 + self.n_classes)
-        bias[:, 4] = math.log(RARE / (1 - RARE))
-        head.bias = nn.Parameter(bias.flatten())
-        return head
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (n, channels, height, width) in [0, 1] -> raw outputs (n, p, 5 + C)."""
         p3, p4, p5 = self.backbone(x)
         said = self.head1(p3), self.head2(p4), self.head3(p5)
-        return torch.cat([rows_of(one, 5 + self.n_classes) for one in said], 1)
+        return torch.cat([by_anchor(one, 5 + self.n_classes) for one in said], 1)
 
     def boxes(self, outputs: Tensor) -> Tensor:
         """Decoded boxes (n, p, 4) in shares of the sides."""
