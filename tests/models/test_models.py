@@ -32,7 +32,7 @@ SIZES = [
     ("char-lstm", (80,), 80, 80, 819_920),
 ]
 
-DETECTORS = {"yolo"}  # what they give is not one row of scores: tests/models/detectors
+DETECTORS = {"yolo", "faster-rcnn"}  # what they give is not one row of scores: tests/models/detectors
 SCORERS = [name for name in MODELS if name not in DETECTORS]
 
 # Small examples of what each model reads, for tests in which only the kind of layers matters.

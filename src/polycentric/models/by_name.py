@@ -23,7 +23,7 @@ from ..stacks import draw
 from .checks import check
 from .convolutional import celeba_cnn, har_cnn, lg_lenet, two_convolutions, vgg11
 from .dense import mlp
-from .detectors import Yolo
+from .detectors import FasterRCNN, Yolo
 from .text import CharLSTM
 
 Factory = Callable[..., object]  # a class or function that makes a module
@@ -77,6 +77,9 @@ MODELS: dict[str, NamedModel] = {
     ),
     "vgg11": NamedModel("VGG-11 with GroupNorm and one linear layer", vgg11, "images", smallest=32),
     "yolo": NamedModel("a one-stage detector of boxes at three scales, with GroupNorm", Yolo, "images", smallest=64),
+    "faster-rcnn": NamedModel(
+        "a two-stage detector: regions are proposed, then judged, with GroupNorm", FasterRCNN, "images", smallest=64
+    ),
     "har-cnn": NamedModel("three 1-D convolutions (32, 64, 64) with GroupNorm", har_cnn, "series", smallest=4),
     "char-lstm": NamedModel("LEAF's net for Shakespeare: embedding 8, two LSTM layers of 256", CharLSTM, "text"),
 }

@@ -4,6 +4,7 @@ A detector is a module with `forward(x) -> outputs` (n, rows, width), `loss(outp
 `candidates(outputs) -> (n, p, 4 + C)`; the latter two use no parameters.
 """
 
+from .faster_rcnn import FasterRCNN
 from .yolo import Yolo
 
-__all__ = ["Yolo"]
+__all__ = ["FasterRCNN", "Yolo"]

@@ -38,6 +38,11 @@ def _overlap(a0: Tensor, a1: Tensor, b0: Tensor, b1: Tensor) -> Tensor:
     return (ends - torch.maximum(a0[..., :, None], b0[..., None, :])).clamp(min=0)
 
 
+def taken(rows: Tensor, index: Tensor) -> Tensor:
+    """rows (..., p, k) at index (..., q), (..., q, k)."""
+    return rows.gather(-2, index[..., None].expand(*index.shape, rows.shape[-1]))
+
+
 def nms(boxes: Tensor, scores: Tensor, threshold: float, classes: Tensor | None = None) -> Tensor:
     """Which boxes stay, (..., p): the best, then the best of those that overlap no box that stays, and so on.
 
@@ -48,7 +53,7 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float, classes: Tensor | None 
         classes: (..., p), where a box makes only those of its own class go.
     """
     order = scores.sort(dim=-1, descending=True, stable=True).indices
-    sorted_boxes = _taken(boxes, order)
+    sorted_boxes = taken(boxes, order)
     goes = iou(sorted_boxes, sorted_boxes) > threshold  # (..., p, p), by whom
     if classes is not None:
         sorted_classes = classes.gather(-1, order)
@@ -58,11 +63,6 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float, classes: Tensor | None 
     for i in range(order.shape[-1]):
         stays = stays & ~(goes[..., i, :] & stays[..., i : i + 1])
     return stays.gather(-1, order.argsort(dim=-1))
-
-
-def _taken(rows: Tensor, index: Tensor) -> Tensor:
-    """rows (..., p, k) at index (..., q), (..., q, k)."""
-    return rows.gather(-2, index[..., None].expand(*index.shape, rows.shape[-1]))
 
 
 def centred(boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,8 +80,9 @@ def encode(boxes: Tensor, anchors: Tensor) -> Tensor:
     """Offsets (..., 4) that lead from anchors (..., 4) to boxes (..., 4)."""
     centre, sides = centred(boxes)
     at, of = centred(anchors)
-    # Padding has no sides: any finite number will do, since its terms have weight zero.
+    # Padding, and what lies outside the image, has no sides: any finite number will do, its terms have weight zero.
     tiny = torch.finfo(sides.dtype).eps
+    of = of.clamp(min=tiny)
     return torch.cat([(centre - at) / of, (sides.clamp(min=tiny) / of).log()], -1)
 
 

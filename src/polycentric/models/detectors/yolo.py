@@ -1,6 +1,6 @@
 """A one-stage detector: in one pass every anchor of three grids says where an object is, whether, and of which class.
 
-    image (3, height, width) -> body: halved five times -> neck: from coarse to fine -> heads at strides 8, 16, 32
+    image (3, height, width) -> backbone -> a head at each of strides 8, 16, 32
                              -> outputs (p, 5 + C): (tx, ty, tw, th, to, class logits) of every anchor
 
     box        x = cx + sx sigma(tx),  y = cy + sy sigma(ty),  w = wa exp(tw),  h = ha exp(th)
@@ -12,71 +12,26 @@
            +   sum_{p responsible}  BCE(to, 1) + sum_c BCE(z_c, [c is the box's class])
            + b sum_{p neither responsible nor ignored}  BCE(to, 0)
 
-A true box has its responsible anchors in the cells, one a grid, that hold its centre: that whose shape is
-most like its own, and all whose shape has IoU > `alike` with it. An anchor claimed by several boxes serves the one it
-is most alike. An anchor is ignored where it is not responsible and what it predicts has IoU > `ignore` with a true
-box: it is no mistake to see an object there. x*, y*, w*, h* are the true box's place in the cell and log sides.
+The responsible anchors of a true box are in the cells, one a grid, that hold its centre: the one whose shape is most
+like its own, and every other whose shape has IoU > `alike` with it. (The reference has the first alone, `alike` = 1,
+and learns more slowly from few images.) An anchor claimed by several boxes serves the one it is most alike. An anchor
+that is not responsible is ignored where what it predicts has IoU > `ignore` with a true box: it is no mistake to see an
+object there. x*, y* are the box's place in the cell, w*, h* the logs of its sides over the anchor's.
 
 What the reference has and this has not: Darknet-53's weights from ImageNet, BatchNorm (GroupNorm stands here, whose
 output for an image does not depend on others), concatenation in the neck (a sum stands here), anchors fitted to data.
 
 Reference: Redmon and Farhadi, YOLOv3: an incremental improvement, 2018. Luo et al., Real-world image datasets for
-federated learning, 2019 (its use in a federation). Lin et al., Feature pyramid networks, CVPR 2017 (the neck).
-Lin et al., Focal loss for dense object detection, ICCV 2017 (the first bias of a rare event).
+federated learning, 2019 (its use in a federation).
 """
-
-import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits as bce, leaky_relu
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from .anchors import RATIOS, anchors, cells
-from .boxes import area, centred, cornered, iou
-
-STRIDES = (8, 16, 32)
-LONGEST = 4.0  # of tw and th, so that an untrained model's exp stays finite
-RARE = 0.01  # the share of anchors with an object that a new model expects
-
-
-class Convolution(nn.Module):
-    """A convolution that keeps the size, or halves it and rounds up, with GroupNorm and leaky ReLU."""
-
-    def __init__(self, n_inputs: int, n_outputs: int, side: int = 3, stride: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(n_inputs, n_outputs, side, stride, padding=side // 2, bias=False)
-        self.norm = nn.GroupNorm(math.gcd(8, n_outputs), n_outputs)
-        nn.init.kaiming_normal_(self.conv.weight, a=0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, n_inputs, h, w) -> (n, n_outputs, h, w)."""
-        return leaky_relu(self.norm(self.conv(x)), 0.1)
-
-
-class Residual(nn.Module):
-    """x + f(x), with half the channels inside."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.inner = Convolution(channels, channels // 2, side=1)
-        self.outer = Convolution(channels // 2, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, h, w) -> the same."""
-        changed: Tensor = self.outer(self.inner(x))
-        return x + changed
-
-
-def halved(n_inputs: int, n_outputs: int, residuals: int) -> nn.Sequential:
-    """Half the size, and some residual blocks."""
-    return nn.Sequential(Convolution(n_inputs, n_outputs, stride=2), *(Residual(n_outputs) for _ in range(residuals)))
-
-
-def doubled(x: Tensor, height: int, width: int) -> Tensor:
-    """Every pixel four times, and no more than height x width of them."""
-    rows, columns = x.shape[-2:]
-    grown = x[..., :, None, :, None].expand(*x.shape[:-2], rows, 2, columns, 2)
-    return grown.reshape(*x.shape[:-2], 2 * rows, 2 * columns)[..., :height, :width]
+from .anchors import anchors
+from .boxes import LONGEST, area, centred, cornered, iou
+from .pyramid import STRIDES, Pyramid, anchor_head, by_anchor
 
 
 class Yolo(nn.Module):
@@ -85,7 +40,7 @@ class Yolo(nn.Module):
     Arguments:
         shape: (channels, height, width), the latter two at least 64.
         n_outputs: C, the number of classes.
-        width: channels of the first convolution; those of the last are eight times as many.
+        width: channels of the backbone's first convolution; its last has eight times as many.
         coordinate: a, the weight of the places.
         no_object: b, the weight of anchors without an object.
         ignore: above this IoU with a true box an anchor that is not responsible is ignored.
@@ -106,49 +61,23 @@ class Yolo(nn.Module):
         coordinate: float = 3.0,
         no_object: float = 0.5,
         ignore: float = 0.5,
-        alike: float = 0.5,
+        alike: float = 0.3,
     ) -> None:
         super().__init__()
-        channels, self.height, self.breadth = shape
+        channels, height, breadth = shape
         self.n_classes, self.coordinate, self.no_object = n_outputs, coordinate, no_object
         self.ignore, self.alike = ignore, alike
-        inner = 4 * width
-        self.body1 = halved(channels, width, 0)
-        self.body2 = halved(width, 2 * width, 1)
-        self.body3 = halved(2 * width, 4 * width, 2)
-        self.body4 = halved(4 * width, 8 * width, 2)
-        self.body5 = halved(8 * width, 8 * width, 1)
-        self.side3, self.side4 = Convolution(4 * width, inner, 1), Convolution(8 * width, inner, 1)
-        self.neck5 = Convolution(8 * width, inner, 1)
-        self.neck4, self.neck3 = Convolution(inner, inner), Convolution(inner, inner)
-        self.head1, self.head2, self.head3 = (self._head(inner) for _ in STRIDES)
-        boxes, steps = anchors(self.height, self.breadth, STRIDES)
+        self.backbone = Pyramid(channels, width)
+        self.head1, self.head2, self.head3 = (anchor_head(self.backbone.channels, 5 + n_outputs, 4) for _ in STRIDES)
+        boxes, steps = anchors(height, breadth, STRIDES)
         self.register_buffer("anchors", boxes, persistent=False)
         self.register_buffer("steps", steps, persistent=False)
 
-    def _head(self, channels: int) -> nn.Conv2d:
-        head = nn.Conv2d(channels, len(RATIOS) * (5 + self.n_classes), 1)
-        nn.init.normal_(head.weight, std=0.01)
-        # An object is rare: without this the first steps would do nothing but say so everywhere.
-        bias = torch.zeros(len(RATIOS), 5 + self.n_classes)
-        bias[:, 4] = math.log(RARE / (1 - RARE))
-        head.bias = nn.Parameter(bias.flatten())
-        return head
-
     def forward(self, x: Tensor) -> Tensor:
         """Images (n, channels, height, width) in [0, 1] -> raw outputs (n, p, 5 + C)."""
-        c3 = self.body3(self.body2(self.body1(x - 0.5)))
-        c4 = self.body4(c3)
-        p5 = self.neck5(self.body5(c4))
-        p4 = self.neck4(self.side4(c4) + doubled(p5, *cells(self.height, self.breadth, 16)))
-        p3 = self.neck3(self.side3(c3) + doubled(p4, *cells(self.height, self.breadth, 8)))
-        return torch.cat([self._rows(self.head1(p3)), self._rows(self.head2(p4)), self._rows(self.head3(p5))], 1)
-
-    def _rows(self, said: Tensor) -> Tensor:
-        """(n, ratios (5 + C), rows, columns) -> (n, rows columns ratios, 5 + C), in the order of the anchors."""
-        n, _, rows, columns = said.shape
-        by_anchor = said.reshape(n, len(RATIOS), 5 + self.n_classes, rows, columns)
-        return by_anchor.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        p3, p4, p5 = self.backbone(x)
+        said = self.head1(p3), self.head2(p4), self.head3(p5)
+        return torch.cat([by_anchor(one, 5 + self.n_classes) for one in said], 1)
 
     def boxes(self, outputs: Tensor) -> Tensor:
         """Decoded boxes (n, p, 4) in shares of the sides."""
@@ -165,9 +94,10 @@ class Yolo(nn.Module):
         """How alike every anchor is to the true boxes (n, m, 4) it is responsible for, (n, p, m); 0: it is not."""
         at, sides = centred(self.anchors)  # (p, 2)
         centre, true_sides = centred(truth)  # (n, m, 2)
-        # A centre on the lower or right edge of the image belongs to the last cell.
-        inside = (centre.clamp(max=1 - 1e-6)[..., None, :, :] - at[:, None]) / self.steps[:, None]  # (n, p, m, 2)
-        holds = ((inside >= -0.5) & (inside < 0.5)).all(-1) & present[..., None, :]
+        # Cells are compared as whole numbers: by rounding, a centre on a line might be in none. One on the lower or
+        # right edge of the image belongs to the last cell.
+        cell = (centre.clamp(0, 1 - 1e-6)[..., None, :, :] / self.steps[:, None]).floor()  # (n, p, m, 2)
+        holds = (cell == (at / self.steps).floor()[:, None]).all(-1) & present[..., None, :]
         zero = torch.zeros_like(sides)
         alike = iou(cornered(zero, sides), cornered(torch.zeros_like(true_sides), true_sides))
         alike = torch.where(holds, alike.clamp(min=1e-6), 0.0)
