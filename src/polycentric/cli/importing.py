@@ -13,7 +13,7 @@ def data_import(
         Path,
         typer.Argument(
             help="A table (.csv, .parquet), an .npz file, LEAF json, IDX or CIFAR binary files, or images as "
-            "CLIENT/CLASS/*.png or GROUP/CLIENT/CLASS/*.png."
+            "CLIENT/CLASS/*.png or GROUP/CLIENT/CLASS/*.png, or with boxes: VOC xml, COCO json, YOLO txt."
         ),
     ],
     client: Annotated[str | None, typer.Option(help="Of a table: the column that says whose a row is.")] = None,
@@ -52,6 +52,11 @@ def data_import(
     where = install(path, called, force=force, **how)
     pool = npz(where)
     if "columns" not in (pool.recipe or {}):
+        if pool.kind == "boxes":
+            count = int((pool.y[..., 0] >= 0).sum())
+            say(f"{len(pool.y):,} images, {count:,} boxes of {len(pool.classes)} classes: {', '.join(pool.classes)}")
+            for line in filter(None, pool.note.split("; ")):
+                say(line)
         say(f"imported as {where}; use it with --data {called}")
         return
     _show(pool)

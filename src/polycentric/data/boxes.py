@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, require
+from ..errors import require
 from ..stacks import draw
 from .archive import AnyArray
 
@@ -118,9 +118,7 @@ def numbers(devices: tuple[str, ...]) -> AnyArray:
 
 def left_out(what: str, broken: dict[int, str], n: int) -> str:
     """How many pictures could not be read, and which are the first of them."""
-    if broken and len(broken) == n:
-        raise UsageError(next(iter(broken.values())))
-    first = "; ".join(list(broken.values())[:SAID])
+    first = ", ".join(list(broken.values())[:SAID])
     return f"{what} left out because they cannot be read: {len(broken)} of {n} ({first})" if broken else ""
 
 
