@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from polycentric import data
 from polycentric.data import Natural, Pool, coco, deal, read, street_json, voc, yolo
 from polycentric.data.npz_file import npz, save
 from polycentric.errors import UsageError
+from polycentric.runs.newcomers import read_as_the_runs
 
 CLASSES = ("basket", "chair", "table")
 HEIGHT, WIDTH = 24, 32
@@ -195,7 +197,7 @@ def test_what_disagrees_is_counted_and_said(tmp_path: Path) -> None:
         "annotations without their picture left out: 1 of 6 (Annotations/lost.xml)",
         "pictures without annotation left out: 1 of 6",
         "pictures left out because they cannot be read: 1 of 5 (JPEGImages/half.png",
-        "pictures of another size than their annotation says: 1 of 5 (JPEGImages/b.png)",
+        "pictures of another size than their annotation says: 1 of 4 (JPEGImages/b.png)",
         "boxes cut at the border of their image: 1 of 9",
         "boxes without area left out: 2 of 9",
     ):
@@ -308,3 +310,27 @@ def test_the_forms_are_told_from_leaf(tmp_path: Path) -> None:
         json.dumps({"users": ["u"], "num_samples": [1], "user_data": {"u": {"x": [[1]], "y": [0]}}}),
     )
     assert data.sources._kind(tmp_path) is data.leaf
+
+
+def test_a_folder_is_imported_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    as_street(tmp_path / "cameras")
+    (tmp_path / "cameras" / "Images" / "a.png").write_bytes(b"no picture")
+    ended = say("data", "import", str(tmp_path / "cameras"), "--size", "12x16")
+    assert ended.code == 0 and "use it with --data cameras" in ended.err
+    assert ended.out.startswith("3 images, 4 boxes: basket (1), chair (2), table (1)\n2 clients, 1 to 2 images\n")
+    assert "cannot be read: 1 of 4 (Images/a.png is not" in ended.out
+    assert say("data", "show", "cameras", "--partition", "natural=device1").code == 0
+    ended = say("data", "import", str(tmp_path / "cameras"), "--client", "site", "--force")
+    assert (ended.code, len(ended.lines)) == (2, 1) and "leave --client out" in ended.err
+
+
+def test_other_pictures_with_boxes_are_read_as_the_runs_were(tmp_path: Path) -> None:
+    as_yolo(tmp_path / "set")
+    small = read(tmp_path / "set", size=(12, 16))
+    ours = deal(replace(small, client=torch.tensor([0, 0, 1, 1]), clients=("a", "b")), Natural())
+    for data_of in (tmp_path / "set", str(tmp_path / "set")):
+        pool, said = read_as_the_runs(ours, data_of)
+        assert pool is not None and pool.x.shape == (4, 3, 12, 16) and pool.kind == "boxes" and not said

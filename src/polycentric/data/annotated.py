@@ -27,10 +27,9 @@ from ..errors import UsageError, require, unknown
 from ..language.files import read_text
 from .archive import AnyArray, reading
 from .boxes import MOST_BOXES, joined, left_out, padded, with_devices
-from .dealing import some_of
 from .federation import Pool
 from .npz_file import printable, renumbered
-from .pictures import SUFFIXES, shape_of, unpacked
+from .pictures import SUFFIXES, Bytes, shape_of, unpacked
 
 MOST_PICTURES = 1_000_000
 MOST_CLASSES = 10_000
@@ -103,26 +102,20 @@ def pool_of(
 ) -> Pool:
     """Marked pictures as a pool; `classes` where the annotation files name them, `notes` what the reader has to say."""
     name = root.resolve().name
-    there = [mark for mark in marks if mark.picture is not None]
     lost = [mark.said for mark in marks if mark.picture is None]
-    require(bool(there), f"{name}: none of {len(marks)} annotated pictures is there; put them into the folder")
-    files = [mark.picture for mark in there if mark.picture is not None]
-    most, times = Counter(files).most_common(1)[0]
-    require(times == 1, f"{most.relative_to(root)} is annotated {times} times; leave all but one of them out")
-    for mark in there:
-        n = len(mark.boxes)
-        require(n <= MOST_BOXES, f"{mark.said} marks {n:,} boxes, more than {MOST_BOXES:,}; leave the picture out")
-    bare = len(pictures.files) - len(set(files))
-    names = [str(file.relative_to(root)) for file in files]
-    broken: dict[int, str] = {}
-    x = unpacked(files, names, size, limit, broken)
-    dropped = left_out("pictures", broken, len(files))
-    kept = [at for at in range(len(files)) if at not in broken]
-    shapes = {at: shape_of(files[at], names[at]) for at in kept}
-    other = [at for at in kept if there[at].size not in (None, shapes[at]) and not there[at].shares]
-    classes = _classes(root, [mark for at, mark in enumerate(there) if at not in broken], classes)
-    image, label, box = _arrays(there, kept, shapes, classes)
-    y, said = padded(name, image, label, box, len(files), classes)
+    require(
+        len(lost) < len(marks), f"{name}: none of {len(marks)} annotated pictures is there; put them into the folder"
+    )
+    bare = len(pictures.files) - len(marks) + len(lost)
+    x, there, files, dropped = _readable(root, marks, size, limit)
+    shapes = [shape_of(file, str(file)) for file in files]
+    otherwise = [
+        str(file.relative_to(root))
+        for mark, shape, file in zip(there, shapes, files, strict=True)
+        if mark.size not in (None, shape) and not mark.shares
+    ]
+    classes = _classes(root, there, classes)
+    y, said = padded(name, *_arrays(there, shapes, classes), len(files), classes)
     listed = _test_list(root)
     test = np.array([_is_test(file, root, listed) or mark.test for file, mark in zip(files, there, strict=True)])
     client, clients = _clients(root, files)
@@ -134,11 +127,11 @@ def pool_of(
         _count("annotations without their picture left out", lost, len(marks)),
         f"pictures without annotation left out: {bare} of {len(pictures.files)}" if bare else "",
         dropped,
-        _count("pictures of another size than their annotation says", [names[at] for at in other], len(files)),
+        _count("pictures of another size than their annotation says", otherwise, len(files)),
         said,
         guessed,
     ]
-    pool = Pool(
+    return Pool(
         name,
         torch.from_numpy(x),
         y,
@@ -150,7 +143,23 @@ def pool_of(
         note=joined(*notes),
         recipe={"pictures": {"size": list(x.shape[2:]), "channels": x.shape[1]}},
     )
-    return some_of(pool, torch.tensor(kept)) if broken else pool
+
+
+def _readable(
+    root: Path, marks: Sequence[Marked], size: tuple[int, int] | None, limit: int
+) -> tuple[Bytes, list[Marked], list[Path], str]:
+    """The pictures that are there and can be read, what is marked in them, their files, and how many cannot be read."""
+    pairs = [(mark, mark.picture) for mark in marks if mark.picture is not None]
+    most, times = Counter(file for _, file in pairs).most_common(1)[0]
+    require(times == 1, f"{most.relative_to(root)} is annotated {times} times; leave all but one of them out")
+    for mark, _ in pairs:
+        n = len(mark.boxes)
+        require(n <= MOST_BOXES, f"{mark.said} marks {n:,} boxes, more than {MOST_BOXES:,}; leave the picture out")
+    broken: dict[int, str] = {}
+    x = unpacked([file for _, file in pairs], [str(file.relative_to(root)) for _, file in pairs], size, limit, broken)
+    kept = [at for at in range(len(pairs)) if at not in broken]
+    there, files = [pairs[at][0] for at in kept], [pairs[at][1] for at in kept]
+    return x[kept] if broken else x, there, files, left_out("pictures", broken, len(pairs))
 
 
 def number(said: str, value: Any) -> float:
@@ -194,17 +203,13 @@ def for_testing(name: str) -> bool:
 
 
 def _arrays(
-    there: Sequence[Marked],
-    kept: Sequence[int],
-    shapes: dict[int, tuple[int, int]],
-    classes: tuple[str, ...],
+    there: Sequence[Marked], shapes: Sequence[tuple[int, int]], classes: tuple[str, ...]
 ) -> tuple[AnyArray, AnyArray, AnyArray]:
     """Images, classes and corners in shares of all boxes."""
     number_of = {name: label for label, name in enumerate(classes)}
     rows = []
-    for at in kept:
-        mark = there[at]
-        height, width = (1.0, 1.0) if mark.shares else mark.size or shapes[at]
+    for at, (mark, shape) in enumerate(zip(there, shapes, strict=True)):
+        height, width = (1.0, 1.0) if mark.shares else mark.size or shape
         for name, x0, y0, x1, y1 in mark.boxes:
             rows.append((at, number_of[name], x0 / width, y0 / height, x1 / width, y1 / height))
     table = np.array(rows, np.float64).reshape(-1, 6)

@@ -153,4 +153,5 @@ def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | No
 
 
 def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+    said = (str(error).splitlines() or [""])[0].partition(" <")[0]  # the stream has no name that says anything
+    return said[:120] or type(error).__name__
