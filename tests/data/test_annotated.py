@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
 from PIL import Image
 
 from polycentric import data
@@ -274,6 +275,47 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, case: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(tmp_path)
     assert message in str(caught.value) and "\n" not in str(caught.value), caught.value
+
+
+WORDS = ["image_id", "items", "class", "bbox", "device1_id", "images", "annotations", "categories", "id", "file_name"]
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["a", "a.png", "chair", "", "../b", "7"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*WORDS, "name"]), inner, max_size=6),
+    max_leaves=20,
+)
+RECORDS = st.lists(
+    st.fixed_dictionaries({"image_id": ANY, "items": st.lists(st.fixed_dictionaries({"class": ANY, "bbox": ANY}))})
+)
+TABLES = st.fixed_dictionaries(
+    {"images": st.just([{"id": 1, "file_name": "a.png"}]) | ANY, "categories": ANY, "annotations": ANY}
+)
+
+
+@given(whole=ANY | RECORDS | TABLES)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_whatever_json_holds_is_read_or_refused(tmp_path: Path, whole: Any) -> None:
+    picture(tmp_path / "a.png")
+    text(tmp_path / "x.json", json.dumps(whole))
+    for reader in (coco, street_json):
+        try:
+            found = reader(tmp_path)
+            assert found.kind == "boxes" and len(found.x) == 1
+        except UsageError as wrong:
+            assert str(wrong)
+
+
+@given(words=st.text(max_size=60) | st.lists(st.sampled_from(["0", "1", "0.5", "nan", "-1", "\n", "x"])).map(" ".join))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_text_holds_is_read_or_refused(tmp_path: Path, words: str) -> None:
+    picture(tmp_path / "a.png")
+    text(tmp_path / "classes.txt", "chair\n")
+    (tmp_path / "a.txt").write_bytes(words.encode("utf-8", "surrogatepass"))
+    (tmp_path / "a.xml").write_bytes(words.encode("utf-8", "surrogatepass"))
+    for reader in (yolo, voc):
+        try:
+            assert len(reader(tmp_path).x) == 1
+        except UsageError as wrong:
+            assert str(wrong)
 
 
 def test_classes_that_are_not_listed_are_refused(tmp_path: Path) -> None:

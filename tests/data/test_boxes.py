@@ -31,7 +31,7 @@ from polycentric.data import (
 )
 from polycentric.data.boxes import padded, rows
 from polycentric.data.duplicates import duplicates
-from polycentric.data.federation import Kind, kind_of
+from polycentric.data.federation import Kind, kind_of, renamed
 from polycentric.data.npz_file import save, summary
 from polycentric.data.outline import from_outline, outline
 from polycentric.data.suspicious import all_of
@@ -127,6 +127,12 @@ def test_wrong_boxes_are_cut_or_left_out_and_counted() -> None:
 
 def _columns(table: Any) -> tuple[Any, Any, Any]:
     return table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2:]
+
+
+def test_classes_are_called_otherwise() -> None:
+    y = renamed(BOXES, torch.tensor([2, 0, 1]))
+    assert y[..., 0].tolist() == [[2, 1], [0, -1], [-1, -1], [0, 0]] and torch.equal(y[..., 1:], BOXES[..., 1:])
+    assert renamed(torch.tensor([0, 1]), torch.tensor([3, 4])).tolist() == [3, 4]
 
 
 def test_everything_that_looks_at_targets_takes_boxes(tmp_path: Path) -> None:
@@ -257,6 +263,8 @@ def test_a_file_with_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_kept_images_are_resized_as_they_are_read(tmp_path: Path) -> None:
     save(npz(written(tmp_path / "cameras.npz")), tmp_path / "kept.npz")
     assert torch.equal(npz(tmp_path / "kept.npz", size=(8, 12)).x, npz(tmp_path / "cameras.npz", size=(8, 12)).x)
+    with pytest.raises(UsageError, match="ask for less"):
+        npz(tmp_path / "kept.npz", size=(900, 900), limit=1_000_000)
     np.savez(tmp_path / "rows.npz", x=np.zeros((4, 3)), y=np.zeros(4, int))
     with pytest.raises(UsageError, match="size is for pictures"):
         npz(tmp_path / "rows.npz", size=(8, 12))

@@ -20,7 +20,7 @@ from .annotated import Box, Marked, Pictures, for_testing, named, number, pool_o
 from .archive import LIMIT, reading
 from .federation import Pool
 
-JSON = 1 << 30  # bytes of one file
+JSON = 512 << 20  # bytes of one file
 
 
 def coco(path: str | Path, *, size: tuple[int, int] | None = None, limit: int = LIMIT) -> Pool:

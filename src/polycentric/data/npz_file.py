@@ -246,7 +246,12 @@ def _examples(path: Path, arrays: Arrays, size: tuple[int, int] | None, limit: i
         x = _inputs(name, arrays["x"], symbols, gaps)
         good = size is None or (x.dtype == torch.uint8 and x.dim() == 4)
         require(good, f"size is for pictures, and an example of {name} has shape {tuple(x.shape[1:])}: leave size out")
-        x = x if size is None or tuple(x.shape[2:]) == size else resized(x, size)
+        if size is not None and tuple(x.shape[2:]) != size:
+            good = x.shape[0] * x.shape[1] * size[0] * size[1] <= limit
+            require(
+                good, f"{name}: {len(x):,} images of {size[0]}x{size[1]} need more than {limit:,} bytes; ask for less"
+            )
+            x = resized(x, size)
     else:
         x = _pictures(name, arrays, size, limit, broken if boxed else None)
     require(len(x) > 0, f"{name} has no examples")
