@@ -26,7 +26,7 @@ import torch
 from ..errors import UsageError, require, unknown
 from ..language.files import read_text
 from .archive import AnyArray, reading
-from .boxes import MOST_BOXES, joined, left_out, padded, with_devices
+from .boxes import MOST_BOXES, Divisions, joined, left_out, padded, with_devices
 from .federation import Pool
 from .npz_file import printable, renumbered
 from .pictures import SUFFIXES, Bytes, shape_of, unpacked
@@ -268,11 +268,9 @@ def _is_part(folder: str) -> bool:
     return folder.lower().rstrip("0123456789").removesuffix("id") in _PARTS
 
 
-def _devices(
-    name: str, marks: Sequence[Marked], test: AnyArray
-) -> tuple[dict[str, tuple[torch.Tensor, tuple[str, ...]]], str]:
+def _devices(name: str, marks: Sequence[Marked], test: AnyArray) -> tuple[Divisions, str]:
     """The divisions of the pictures into devices, and what must be known of them."""
-    found, said = dict[str, tuple[torch.Tensor, tuple[str, ...]]](), dict[str, None]()
+    found, said = Divisions(), dict[str, None]()
     for key in dict.fromkeys(key for mark in marks for key in mark.devices):
         device = np.array([mark.devices.get(key, -1) for mark in marks])
         device = device + int((device == 0).any())  # here they are numbered from 1
