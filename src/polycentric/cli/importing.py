@@ -13,7 +13,7 @@ def data_import(
         Path,
         typer.Argument(
             help="A table (.csv, .parquet), an .npz file, LEAF json, IDX or CIFAR binary files, or images as "
-            "CLIENT/CLASS/*.png or GROUP/CLIENT/CLASS/*.png."
+            "CLIENT/CLASS/*.png or GROUP/CLIENT/CLASS/*.png, or with boxes: VOC xml, COCO json, YOLO txt."
         ),
     ],
     client: Annotated[str | None, typer.Option(help="Of a table: the column that says whose a row is.")] = None,
@@ -52,12 +52,27 @@ def data_import(
     where = install(path, called, force=force, **how)
     pool = npz(where)
     if "columns" not in (pool.recipe or {}):
+        if pool.kind == "boxes":
+            _show_boxes(pool)
         say(f"imported as {where}; use it with --data {called}")
         return
     _show(pool)
     say(f"imported as {where}")
     dealt = "" if pool.client is not None else " --partition iid --clients 10"
     say(f"next: polycentric run fedavg --data {called}{dealt} --standardise train")
+
+
+def _show_boxes(pool: Any) -> None:
+    from .screen import stdout
+
+    label = pool.y[..., 0]
+    of_each = [f"{name} ({int((label == at).sum()):,})" for at, name in enumerate(pool.classes)]
+    stdout.print(f"{len(label):,} images, {int((label >= 0).sum()):,} boxes: {', '.join(of_each)}", soft_wrap=True)
+    if pool.client is not None:
+        sizes = pool.client.bincount()
+        stdout.print(f"{len(pool.clients)} clients, {int(sizes.min()):,} to {int(sizes.max()):,} images")
+    for line in filter(None, pool.note.split("; ")):
+        stdout.print(line, soft_wrap=True, markup=False)
 
 
 def _show(pool: Any) -> None:

@@ -1,6 +1,10 @@
 """Data of many clients: where they come from, how they are dealt, and what they look like."""
 
-from .augment import Augment as Augment, Crop as Crop, Flip as Flip
+from .augment import Augment as Augment, Colour as Colour, Crop as Crop, Flip as Flip, Scale as Scale
+from .boxes_coco import coco as coco
+from .boxes_json import street_json as street_json
+from .boxes_voc import voc as voc
+from .boxes_yolo import yolo as yolo
 from .dealing import Partition as Partition
 from .federation import Federation as Federation, Pool as Pool, Split as Split
 from .formats import cifar as cifar, folders as folders, hugging_face as hugging_face, idx as idx

@@ -8,15 +8,22 @@ Places are shares of the image's sides, from the left and from the top, so that 
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, require
+from ..errors import require
 from ..stacks import draw
 from .archive import AnyArray
 
 MOST_BOXES = 1_000  # in one image
+DEVICE = re.compile(r"device\d{1,6}")
+GUESS = "_guess"
+Divisions = dict[str, tuple[Tensor, tuple[str, ...]]]  # names of kinds of clients: (client of each image, clients)
 SAID = 3  # of the files that are wrong
 
 
@@ -58,6 +65,21 @@ def padded(
     return torch.from_numpy(y), "; ".join(f"{one} of {len(full)}" for one in said)
 
 
+def boxed(name: str, y: AnyArray, classes: tuple[str, ...]) -> Tensor:
+    """Targets (n, most, 5) that somebody made, checked; what is cut or left out is warned of."""
+    good = y.shape[2] == 5 and y.shape[1] > 0 and y.dtype.kind in "iuf"
+    require(good, f"{name}: y has shape {y.shape}, but boxes are (n, most, 5): class, x0, y0, x1, y1")
+    there = y[..., 0] >= 0
+    image = there.nonzero()[0]
+    boxes = y[there]
+    good = bool(np.isfinite(y[..., 0]).all()) and bool((boxes[:, 0] == np.round(boxes[:, 0])).all())
+    require(good, f"{name}: the first column of boxes is the class, a whole number, or -1 where there is no box")
+    targets, said = padded(name, image, boxes[:, 0].astype(np.int64), boxes[:, 1:], len(y), classes)
+    if said:
+        warnings.warn(f"data '{name}': {said}", stacklevel=3)
+    return targets
+
+
 def rows(y: Tensor) -> AnyArray:
     """The boxes of targets, (boxes, 6): image, class, x0, y0, x1, y1."""
     at = (y[..., 0] >= 0).nonzero()
@@ -76,6 +98,17 @@ def boxes_of(name: str, boxes: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
     require(good, f"{name}: the first two columns of boxes, image and class, must be whole numbers")
     unit = 1.0 if boxes.dtype.kind == "f" else 65535.0
     return boxes[:, 0].astype(np.int64), boxes[:, 1].astype(np.int64), boxes[:, 2:].astype(np.float64) / unit
+
+
+def divided(name: str, given: Mapping[str, Tensor | None], test: Tensor) -> tuple[Divisions, str]:
+    """The clients that arrays such as device20 and device20_guess name, (images,) each; and what must be known."""
+    found, said = Divisions(), dict[str, None]()
+    for key in sorted(filter(DEVICE.fullmatch, given), key=lambda key: int(key[6:])):
+        device, guess = given[key], given.get(key + GUESS)
+        assert device is not None
+        found[key], told = with_devices(name, device.numpy(), None if guess is None else guess.numpy(), test.numpy())
+        said[told] = None  # once
+    return found, joined(*said)
 
 
 def with_devices(
@@ -118,9 +151,7 @@ def numbers(devices: tuple[str, ...]) -> AnyArray:
 
 def left_out(what: str, broken: dict[int, str], n: int) -> str:
     """How many pictures could not be read, and which are the first of them."""
-    if broken and len(broken) == n:
-        raise UsageError(next(iter(broken.values())))
-    first = "; ".join(list(broken.values())[:SAID])
+    first = ", ".join(list(broken.values())[:SAID])
     return f"{what} left out because they cannot be read: {len(broken)} of {n} ({first})" if broken else ""
 
 

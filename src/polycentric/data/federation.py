@@ -130,6 +130,17 @@ def classes_in(y: Tensor) -> Tensor:
     return y[..., 0].long() if y.dim() == 3 else y if y.dim() == 2 else y[:, None]
 
 
+def renamed(y: Tensor, to: Tensor) -> Tensor:
+    """Targets with class c called to[c], (classes,); where there is none it stays so.
+
+    >>> renamed(torch.tensor([[0, -1, 1]]), torch.tensor([5, 7]))
+    tensor([[ 5, -1,  7]])
+    """
+    label = y[..., 0].long() if y.dim() == 3 else y
+    other = torch.where(label >= 0, to[label.clamp(min=0)], -1)
+    return torch.cat([other[..., None].to(y.dtype), y[..., 1:]], -1) if y.dim() == 3 else other
+
+
 def class_counts(split: Split, n_classes: int) -> Tensor:
     """How many examples, boxes or symbols of every class each client has, (clients, classes)."""
     label = classes_in(split.y.cpu())

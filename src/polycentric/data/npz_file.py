@@ -33,9 +33,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
-import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require, unknown
 from .archive import LIMIT, AnyArray, Arrays, names_in, reading, shapes, unzipped
-from .boxes import boxes_of, joined, left_out, numbers, padded, rows, with_devices
+from .boxes import DEVICE, GUESS, boxed, boxes_of, divided, joined, left_out, numbers, padded, rows
 from .dealing import some_of
 from .federation import Inputs, Pool
 from .pictures import resized, unpacked
@@ -58,8 +56,6 @@ KNOWN = (
     *("test", "canonical_test", "group", "group_names", "protected", "note", "targets", "columns", "recipe"),
     *("inputs", "channels", "recording", "boxes", "image_id"),
 )
-DEVICE = re.compile(r"device\d{1,6}")
-GUESS = "_guess"
 
 
 def npz(path: str | Path, *, size: tuple[int, int] | None = None, stride: int = WINDOW, limit: int = LIMIT) -> Pool:
@@ -167,7 +163,7 @@ def labels(
             every position.
     """
     if y.ndim == 3 and classes:
-        return _boxes(name, y, classes)
+        return boxed(name, y, classes), classes
     if classes and y.shape == of_symbols and y.dtype.kind in "iu":
         good = bool((y >= -1).all()) and bool((y < len(classes)).all())
         require(good, f"{name}: y holds symbols outside 0 to {len(classes) - 1} (-1: none is predicted there)")
@@ -193,20 +189,6 @@ def _several_labels(name: str, y: AnyArray, classes: tuple[str, ...] | None) -> 
     named = classes or tuple(map(str, range(y.shape[1])))
     require(len(named) == y.shape[1], f"{name}: y has {y.shape[1]} labels, but classes has {len(named)} names")
     return torch.from_numpy(y.astype(np.float32)), named
-
-
-def _boxes(name: str, y: AnyArray, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
-    good = y.shape[2] == 5 and y.shape[1] > 0 and y.dtype.kind in "iuf"
-    require(good, f"{name}: y has shape {y.shape}, but boxes are (n, most, 5): class, x0, y0, x1, y1")
-    there = y[..., 0] >= 0
-    image = there.nonzero()[0]
-    boxes = y[there]
-    good = bool(np.isfinite(y[..., 0]).all()) and bool((boxes[:, 0] == np.round(boxes[:, 0])).all())
-    require(good, f"{name}: the first column of boxes is the class, a whole number, or -1 where there is no box")
-    targets, said = padded(name, image, boxes[:, 0].astype(np.int64), boxes[:, 1:], len(y), classes)
-    if said:
-        warnings.warn(f"data '{name}': {said}", stacklevel=3)
-    return targets, classes
 
 
 def finite(name: str, what: str, values: AnyArray) -> Tensor:
@@ -246,7 +228,12 @@ def _examples(path: Path, arrays: Arrays, size: tuple[int, int] | None, limit: i
         x = _inputs(name, arrays["x"], symbols, gaps)
         good = size is None or (x.dtype == torch.uint8 and x.dim() == 4)
         require(good, f"size is for pictures, and an example of {name} has shape {tuple(x.shape[1:])}: leave size out")
-        x = x if size is None or tuple(x.shape[2:]) == size else resized(x, size)
+        if size is not None and tuple(x.shape[2:]) != size:
+            good = x.shape[0] * x.shape[1] * size[0] * size[1] <= limit
+            require(
+                good, f"{name}: {len(x):,} images of {size[0]}x{size[1]} need more than {limit:,} bytes; ask for less"
+            )
+            x = resized(x, size)
     else:
         x = _pictures(name, arrays, size, limit, broken if boxed else None)
     require(len(x) > 0, f"{name} has no examples")
@@ -260,7 +247,8 @@ def _examples(path: Path, arrays: Arrays, size: tuple[int, int] | None, limit: i
         y, classes = labels(name, arrays["y"], classes, tuple(x.shape) if symbols else None)
     client, clients = _clients(name, arrays, len(x))
     test = _flag(name, arrays, "test", len(x))
-    divisions, guessed = _devices(name, arrays, torch.zeros(len(x), dtype=torch.bool) if test is None else test)
+    given = {key: _whole(name, arrays, key, len(x)) for key in arrays if DEVICE.fullmatch(key.removesuffix(GUESS))}
+    divisions, guessed = divided(name, given, torch.zeros(len(x), dtype=torch.bool) if test is None else test)
     if divisions:
         require(client is None, f"{name} has both client and devices: leave one of them out")
         client, clients = max(divisions.values(), key=lambda division: len(division[1]))
@@ -394,17 +382,6 @@ def _clients(name: str, arrays: Arrays, n: int) -> tuple[Tensor | None, tuple[st
     good = client.dtype.kind in "iu" and 0 <= int(client.min()) <= int(client.max()) < len(names)
     require(good, f"{name}: client must lie in 0 to {len(names) - 1}, where client_names has names")
     return index, tuple(names[int(i)] for i in ids)
-
-
-def _devices(name: str, arrays: Arrays, test: Tensor) -> tuple[dict[str, tuple[Tensor, tuple[str, ...]]], str]:
-    """The clients that arrays such as device20 name, each with what must be known."""
-    found, said = dict[str, tuple[Tensor, tuple[str, ...]]](), dict[str, None]()
-    for key in sorted(filter(DEVICE.fullmatch, arrays), key=lambda key: int(key[6:])):
-        device, guess = (_whole(name, arrays, part, len(test)) for part in (key, key + GUESS))
-        assert device is not None
-        found[key], told = with_devices(name, device.numpy(), None if guess is None else guess.numpy(), test.numpy())
-        said[told] = None  # once
-    return found, joined(*said)
 
 
 def _whole(name: str, arrays: Arrays, key: str, n: int) -> Tensor | None:

@@ -71,6 +71,8 @@ def unpacked(
         if pixels.shape[2] > whole.shape[1]:  # the first coloured one: all before were grey
             whole = np.repeat(whole, 3, 1)
         whole[at] = pixels.transpose(2, 0, 1)
+    if not first:
+        raise UsageError(next(iter((broken or {}).values())))
     return whole
 
 
@@ -126,6 +128,15 @@ def as_bytes(image: Image.Image) -> Bytes:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
+def shape_of(picture: Path, name: str) -> tuple[int, int]:
+    """Height and width of a picture, by its header."""
+    try:
+        with opened(picture) as stream, Image.open(stream, formats=FORMATS) as image:
+            return image.height, image.width
+    except Exception as error:
+        raise UsageError(f"{name} is not a readable JPEG, PNG or BMP picture ({_reason(error)})") from error
+
+
 def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | None = None) -> Bytes:
     try:
         with (
@@ -142,4 +153,5 @@ def _opened(picture: bytes | Bytes | Path, name: str, size: tuple[int, int] | No
 
 
 def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+    said = (str(error).splitlines() or [""])[0].partition(" <")[0]  # the stream has no name that says anything
+    return said[:120] or type(error).__name__

@@ -3,7 +3,7 @@
 find("digits")              made here or shipped with scikit-learn: digits, synthetic(0.5,0.5), teacher, minority
 find("unipen62")            unipen62.npz, or a folder of that name, in $POLYCENTRIC_DATA or in the cache
 find("street(size=144x176)")        the same for pictures, brought to another size as they are read
-read("some/folder")         whatever it is: a table, .npz, LEAF, IDX, CIFAR, pictures by client and class
+read("some/folder")         whatever it is: a table, .npz, LEAF, IDX, CIFAR, pictures by client and class, or with boxes
 install("some/folder", "mine")      from then on found as "mine"
 """
 
@@ -23,6 +23,10 @@ import torch
 from ..errors import UsageError, require, unknown
 from ..language import entries, part_of, register
 from ..language.own_code import is_own, own_function
+from .boxes_coco import coco, head_of, json_files, looks_like_coco
+from .boxes_json import street_json
+from .boxes_voc import voc, voc_files
+from .boxes_yolo import yolo, yolo_files
 from .features import features
 from .federation import Pool
 from .formats import cifar, cifar_pickles, folders, idx, idx_files, picture_files
@@ -120,7 +124,8 @@ def read(path: str | Path, **how: Any) -> Pool:
     if reader is None:
         raise UsageError(
             f"'{path}' is in no form that can be read: a table (.csv, .parquet), .npz, LEAF (.json), IDX "
-            "(...-idx3-ubyte), CIFAR (.bin), or pictures as CLIENT/CLASS/picture.png"
+            "(...-idx3-ubyte), CIFAR (.bin), pictures as CLIENT/CLASS/picture.png, or pictures with boxes (VOC's .xml, "
+            "COCO's .json, YOLO's .txt and classes.txt)"
         )
     for name in how:
         good = name in inspect.signature(reader).parameters
@@ -159,13 +164,20 @@ def install(path: str | Path, name: str, *, force: bool = False, **how: Any) -> 
 
 
 def _kind(path: Path) -> Callable[..., Pool] | None:
-    """The reader for a path, judged by names alone."""
+    """The reader for a path, judged by names, and of .json files by how the first one begins."""
     if path.is_file():
         return npz if path.suffix == ".npz" else table if path.suffix.lower() in SUFFIXES else None
     if not path.is_dir():
         return None
+    if voc_files(path):
+        return voc
+    if files := json_files(path):
+        first = files[0]
+        return street_json if head_of(first).startswith("[") else coco if looks_like_coco(first) else leaf
     if leaf_files(path):
         return leaf
+    if yolo_files(path):
+        return yolo
     if idx_files(path):
         return idx
     if any(path.glob("*.bin")) or cifar_pickles(path):

@@ -67,12 +67,14 @@ def rows_at(x: Tensor, index: Tensor) -> Tensor:
 def batch_at(task: Task, split: Split, augment: Augment | None, index: Tensor, weight: Tensor) -> Batch:
     """The examples at some positions of a schedule, as a task wants them."""
     if augment is None:
-        x = rows_at(split.x, index)
+        x, y = rows_at(split.x, index), rows_at(split.y, index)
     else:
         index, key = unpack(index)
-        x = augment(rows_at(split.x, index), key)
+        x, y = augment(rows_at(split.x, index), key), rows_at(split.y, index)
+        if task.goal.placed:
+            y = augment.moved(y, key, (x.shape[-2], x.shape[-1]))
     protected = None if split.protected is None or not task.auxiliary else rows_at(split.protected, index)
-    return Batch(task.inputs(x), task.targets(rows_at(split.y, index)), weight.to(task.dtype), protected)
+    return Batch(task.inputs(x), task.targets(y), weight.to(task.dtype), protected)
 
 
 class BatchSchedule:

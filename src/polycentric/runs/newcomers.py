@@ -27,7 +27,7 @@ from ..data.columns import heads, is_missing, specs_of
 from ..data.formats import folders, picture_files
 from ..data.npz_file import renumbered
 from ..data.pictures import made_grey
-from ..data.sources import built_in, located
+from ..data.sources import built_in, located, read
 from ..data.table_file import SUFFIXES, csv_text, read_rows, rows_of
 from ..errors import UsageError, require
 from ..simulate.clients import Simulation
@@ -271,6 +271,8 @@ def read_as_the_runs(ours: Federation, data: Any) -> tuple[Pool | None, list[str
         return _pool_of_rows(ours, read_rows(data), Path(data).stem)
     how = (ours.recipe or {}).get("pictures")
     path = data if isinstance(data, Path) else None if built_in(data) else located(data)
+    if how is not None and path is not None and path.is_dir() and ours.kind == "boxes":
+        return read(path, size=tuple(how["size"])), []
     if how is None or path is None or not path.is_dir() or not picture_files(path):
         return None, []
     pool = folders(path, size=how["size"] and tuple(how["size"]))

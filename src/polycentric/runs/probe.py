@@ -117,6 +117,8 @@ def why_not(federation: Federation) -> str:
     """Why a probe would say nothing; empty where it does."""
     if federation.symbols:
         return "of sequences of symbols a linear model learns next to nothing"
+    if federation.kind == "boxes":
+        return "where things are in an image is no linear function of its pixels"
     probed = int((federation.train.sizes >= LEAST).sum())
     return "" if probed >= 2 else f"it takes two clients with {LEAST} training examples, and there are {probed}"
 

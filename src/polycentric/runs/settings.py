@@ -57,7 +57,8 @@ class Settings(BaseModel):
         "no", "train: every feature gets mean 0 and deviation 1 over all training examples.", bound=False
     )
     augment: str | None = option(
-        None, "Images change at random in training: flip, crop(4), flip+crop(4); never when they are scored."
+        None,
+        "Images change at random in training, never when scored: flip, crop(4), scale(1.5), colour(0.3), flip+crop(4).",
     )
     model: str | None = option(
         None, "A model by name (`polycentric methods` lists them) or your own as module:attribute."
