@@ -26,7 +26,7 @@ import torch
 from ..errors import UsageError, require, unknown
 from ..language.files import read_text
 from .archive import AnyArray, reading
-from .boxes import MOST_BOXES, Divisions, joined, left_out, padded, with_devices
+from .box_rows import MOST_BOXES, Divisions, joined, left_out, padded, with_devices
 from .federation import Pool
 from .npz_file import printable, renumbered
 from .pictures import SUFFIXES, Bytes, shape_of, unpacked

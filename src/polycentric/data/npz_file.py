@@ -44,7 +44,7 @@ from torch import Tensor
 
 from ..errors import UsageError, require, unknown
 from .archive import LIMIT, AnyArray, Arrays, names_in, reading, shapes, unzipped
-from .boxes import DEVICE, GUESS, boxed, boxes_of, divided, joined, left_out, numbers, padded, rows
+from .box_rows import DEVICE, GUESS, boxed, boxes_of, divided, joined, left_out, numbers, padded, rows
 from .dealing import some_of
 from .federation import Inputs, Pool
 from .pictures import resized, unpacked

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ..errors import require
 from ..language import register
 from ..stacks import draw
-from .boxes import padded
+from .box_rows import padded
 from .federation import Pool
 from .pictures import size_of
 

@@ -29,7 +29,7 @@ from polycentric.data import (
     label_counts,
     npz,
 )
-from polycentric.data.boxes import padded, rows
+from polycentric.data.box_rows import padded, rows
 from polycentric.data.duplicates import duplicates
 from polycentric.data.federation import Kind, kind_of, renamed
 from polycentric.data.npz_file import save, summary
