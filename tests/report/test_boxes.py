@@ -50,7 +50,7 @@ def test_frames_are_of_the_clients_with_most_images_and_the_same_again(run: pc.R
     largest = torch.argsort(test.sizes, descending=True, stable=True)[:2].sort().values.tolist()
     assert [one.client for one in frames] == [run.federation.clients[k] for k in largest]
     assert all(len(one.images) == 3 for one in frames)
-    assert [list(map(np.array, a.images)) for a in frames][0][0].tolist() == np.array(again[0].images[0]).tolist()
+    assert np.array_equal(np.array(frames[0].images[0]), np.array(again[0].images[0]))
 
 
 def test_a_curve_is_stairs_that_end_where_nothing_more_is_found() -> None:
@@ -81,7 +81,8 @@ def test_detect_draws_into_copies_of_pictures_of_any_size(run: pc.Run, tmp_path:
     Image.new("L", (80, 50), 128).save(tmp_path / "grey.jpg")
     seen = detect_in(run, [tmp_path], tmp_path / "seen", least=0.0)
     assert [one.picture.name for one in seen] == ["grey.jpg", "large.png"]
-    assert Image.open(seen[1].written).size == (192, 192) and len(seen[1].boxes) > 0
+    with Image.open(seen[1].written) as page:
+        assert page.size == (192, 192) and len(seen[1].boxes) > 0
     boxes = np.array([one["box"] for one in seen[1].boxes])
     assert boxes.min() >= 0 and boxes.max() <= 192 and json.dumps(seen[1].to_json())
     with pytest.raises(UsageError, match="there already"):
