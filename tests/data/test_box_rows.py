@@ -151,6 +151,9 @@ def test_everything_that_looks_at_targets_takes_boxes(tmp_path: Path) -> None:
     assert "1 of 2 clients have no box in any training image: b" in all_of(bare)
     again = from_outline(outline(seen), "outline.json")
     assert (again.kind, again.n_outputs, again.train.y.shape[1:]) == ("boxes", 3, (2, 5))
+    assert pc.check_data(seen).answers == (
+        "no first answer: where things are in an image is no linear function of its pixels",
+    )
     with pytest.warns(UserWarning, match="class lamp has a name and no example"):
         federation(classes=(*CLASSES, "lamp"))
 
