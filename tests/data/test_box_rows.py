@@ -37,6 +37,7 @@ from polycentric.data.outline import from_outline, outline
 from polycentric.data.suspicious import all_of
 from polycentric.data.unlike import unlike
 from polycentric.errors import UsageError
+from polycentric.runs.predict import in_terms_of
 
 CLASSES = ("basket", "chair", "table")
 NOTHING = (-1.0, 0.0, 0.0, 0.0, 0.0)
@@ -151,6 +152,9 @@ def test_everything_that_looks_at_targets_takes_boxes(tmp_path: Path) -> None:
     assert "1 of 2 clients have no box in any training image: b" in all_of(bare)
     again = from_outline(outline(seen), "outline.json")
     assert (again.kind, again.n_outputs, again.train.y.shape[1:]) == ("boxes", 3, (2, 5))
+    assert pc.check_data(seen).answers == (
+        "no first answer: where things are in an image is no linear function of its pixels",
+    )
     with pytest.warns(UserWarning, match="class lamp has a name and no example"):
         federation(classes=(*CLASSES, "lamp"))
 
@@ -323,3 +327,13 @@ def test_the_street_cameras() -> None:
         assert "191 test images is not known and is a guess" in seen.note
     assert five.train.sizes.tolist() == [212, 344, 37, 122, 50]
     assert label_counts(five).sum(0).tolist() == label_counts(twenty).sum(0).tolist()
+
+
+def test_boxes_by_the_classes_of_a_run() -> None:
+    ours, turned = federation(), ("table", "chair", "basket")
+    y = renamed(BOXES, torch.tensor([turned.index(name) for name in CLASSES]))
+    assert torch.equal(in_terms_of(ours, y, turned, "theirs"), BOXES)
+    with pytest.raises(UsageError, match="a class 'lamp', which is none of the run's"):
+        in_terms_of(ours, BOXES, ("basket", "chair", "lamp"), "theirs")
+    with pytest.raises(UsageError, match="classes as targets, and the run's data boxes"):
+        in_terms_of(ours, torch.zeros(4, dtype=torch.int64), CLASSES, "theirs")

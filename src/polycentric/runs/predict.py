@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..data import npz
 from ..data.archive import LIMIT, names_in, unzipped
-from ..data.federation import Federation, kind_of
+from ..data.federation import Federation, kind_of, renamed
 from ..data.from_memory import packed
 from ..data.from_table import known_targets, rows_to_inputs, unlike_training
 from ..data.npz_file import labels, without_targets
@@ -231,7 +231,7 @@ def read_examples(run: Run, path: Path) -> NewExamples:
         x = several_inputs(federation, arrays, str(path))
         y = labels(path.name, arrays["y"], None) if "y" in arrays else None
         return NewExamples(x, None if y is None else in_terms_of(federation, *y, str(path)))
-    if not {"y", "text"} & names:
+    if not {"y", "text", "boxes"} & names:
         x, _, columns = without_targets(path)
         same_columns(federation, columns, str(path))
         return NewExamples(x)
@@ -274,10 +274,10 @@ def in_terms_of(federation: Federation, y: Tensor, classes: Sequence[str], what:
     strange = [name for name in classes if name not in ours]
     numbers = all(name.isdecimal() and int(name) < len(ours) for name in classes)
     if numbers and not any(name.isdecimal() for name in ours):  # a file without names: by number
-        return torch.tensor([int(name) for name in classes])[y]
+        return renamed(y, torch.tensor([int(name) for name in classes]))
     if strange:
         raise UsageError(f"{what} has a class '{strange[0]}', which is none of the run's: {', '.join(ours[:20])}")
-    return torch.tensor([ours.index(name) for name in classes])[y]
+    return renamed(y, torch.tensor([ours.index(name) for name in classes]))
 
 
 def _pictures(federation: Federation, path: Path) -> NewExamples:
