@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import polycentric as pc
 from deploy.in_process import AtOnce, Badly, clients_of, deployed, trusting
 from laws.test_contract import QUIET, build, every_method, recipe
 from polycentric import Diverged, run_round
@@ -21,6 +22,7 @@ from polycentric.method import State
 from polycentric.runs.evaluate import evaluate
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
+from polycentric.runs.start import prepare
 from polycentric.stacks.draw import uniform
 from polycentric.stacks.stack import take
 from support import Make, ready, recorded
@@ -379,3 +381,23 @@ def check_schedule(name: str, seed: int, blobs: Make, rounds: int = 4) -> None:
         if client._node is not None:
             kept = client._node[1].keeper.after(last_of(center, k))
             assert all(torch.equal(kept[n], take(plain.kept, torch.tensor([k]))[n]) for n in kept)
+
+
+def test_boxes_are_learned_by_nodes_as_in_a_simulation(tmp_path: Path) -> None:
+    """Scores of boxes too: every node finds and scores its own, and what is pooled over images nobody can tell."""
+    data = pc.load("streets(104,64x64)", partition="natural=device5")
+    how: dict[str, Any] = {"rounds": 1, "model": "yolo", "fine_tune": 0, "executor": "looped", "block": 1}
+    run = prepare(pc.fedavg(lr=0.003, batch=8), data, **how)
+    clients = clients_of(data, tmp_path, limits=trusting)
+    mine = clients[0].own  # this node has room for more boxes than any of its images has
+    more = {name: torch.nn.functional.pad(getattr(mine, name).y, (0, 0, 0, 2)) for name in ("train", "valid", "test")}
+    for y in more.values():
+        y[:, -2:, 0] = -1
+    splits = {name: replace(getattr(mine, name), y=y) for name, y in more.items()}
+    clients[0] = replace(clients[0], own=replace(mine, **splits))
+    made = deployed(run, clients, lambda terms: AtOnce(clients, terms))
+    made.go()
+    run.go()
+    same(made.state, run.state)
+    assert np.array_equal(made.scores["in_use"].marks["map50"].values, run.scores["in_use"].marks["map50"].values)
+    assert "micro_map50" in made.metrics and "pooled_map50" not in made.metrics

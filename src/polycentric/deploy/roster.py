@@ -140,7 +140,7 @@ def federation_of(nodes: Mapping[str, Present | None]) -> Federation:
     for name, facts in there.items():
         for key, what in _ALIKE.items():
             mine, theirs = getattr(leader, key), getattr(facts, key)
-            if mine != theirs:
+            if (_form(mine) != _form(theirs)) if key == "y" else (mine != theirs):
                 raise UsageError(
                     f"nodes have different data: {first} has {what} {_short(mine)}, {name} {_short(theirs)}: bring "
                     "them into one form, such as the same columns in the same order"
@@ -153,6 +153,7 @@ def federation_of(nodes: Mapping[str, Present | None]) -> Federation:
     absent = Sizes(train=0, valid=0, test=0)
     sizes = [there[name].sizes if name in there else absent for name in nodes]
     told: dict[str, Any] = {key: getattr(leader, key) for key in _ALIKE}
+    told["y"] = max((facts.y for facts in there.values()), key=lambda y: y[1])  # of the node with most boxes an image
     told |= {
         "name": leader.data if len({facts.data for facts in there.values()}) == 1 else "federation",
         "note": "",
@@ -188,6 +189,11 @@ def _together(lists: Sequence[Sequence[str]]) -> list[str]:
         return list(lists[0])
     every = {name for each in lists for name in each}
     return sorted(every, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
+
+
+def _form(y: list[Any]) -> list[Any]:
+    """Type and shape of targets; how many boxes an image has at most may differ from node to node."""
+    return [y[0], y[1][1:] if len(y[1]) == 2 else y[1], len(y[1])]
 
 
 def _short(value: Any) -> str:
