@@ -58,7 +58,7 @@ class Yolo(nn.Module):
         shape: tuple[int, ...],
         n_outputs: int,
         width: int = 16,
-        coordinate: float = 3.0,
+        coordinate: float = 2.0,
         no_object: float = 0.5,
         ignore: float = 0.5,
         alike: float = 0.3,
