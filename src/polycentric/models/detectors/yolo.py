@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from .anchors import anchors
-from .boxes import LONGEST, area, centred, cornered, iou
+from .boxes import LONGEST, area, centred, cornered, iou, taken
 from .pyramid import STRIDES, Pyramid, anchor_head, by_anchor
 
 
@@ -116,7 +116,7 @@ class Yolo(nn.Module):
         claims = self.responsible(truth, present)
         alike, which = claims.max(-1)  # (n, p)
         positive = alike > 0
-        own = targets.gather(-2, which[..., None].expand(*which.shape, 5))  # (n, p, 5) the box an anchor serves
+        own = taken(targets, which)  # (n, p, 5) the box an anchor serves
         seen = torch.where(present[..., None, :], iou(self.boxes(outputs.detach()), truth), 0.0).amax(-1)
         negative = ~positive & (seen <= self.ignore)
 
