@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from .anchors import anchors
-from .boxes import LONGEST, area, centred, cornered, iou
+from .boxes import LONGEST, area, centred, cornered, iou, taken
 from .pyramid import STRIDES, Pyramid, anchor_head, by_anchor
 
 
@@ -58,7 +58,7 @@ class Yolo(nn.Module):
         shape: tuple[int, ...],
         n_outputs: int,
         width: int = 16,
-        coordinate: float = 3.0,
+        coordinate: float = 2.0,
         no_object: float = 0.5,
         ignore: float = 0.5,
         alike: float = 0.3,
@@ -116,7 +116,7 @@ class Yolo(nn.Module):
         claims = self.responsible(truth, present)
         alike, which = claims.max(-1)  # (n, p)
         positive = alike > 0
-        own = targets.gather(-2, which[..., None].expand(*which.shape, 5))  # (n, p, 5) the box an anchor serves
+        own = taken(targets, which)  # (n, p, 5) the box an anchor serves
         seen = torch.where(present[..., None, :], iou(self.boxes(outputs.detach()), truth), 0.0).amax(-1)
         negative = ~positive & (seen <= self.ignore)
 
