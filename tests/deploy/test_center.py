@@ -387,7 +387,7 @@ def test_boxes_are_learned_by_nodes_as_in_a_simulation(tmp_path: Path) -> None:
     """Scores of boxes too: every node finds and scores its own, and what is pooled over images nobody can tell."""
     data = pc.load("streets(104,64x64)", partition="natural=device5")
     how: dict[str, Any] = {"rounds": 1, "model": "yolo", "fine_tune": 0, "executor": "looped", "block": 1}
-    run = prepare(pc.fedavg(lr=0.003, batch=8), data, **how)
+    run = prepare(pc.fedavg(), data, **how)
     clients = clients_of(data, tmp_path, limits=trusting)
     mine = clients[0].own  # this node has room for more boxes than any of its images has
     more = {name: torch.nn.functional.pad(getattr(mine, name).y, (0, 0, 0, 2)) for name in ("train", "valid", "test")}

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pc.Run:
     out = tmp_path_factory.mktemp("boxes") / "run"
     how = {"model": "yolo", "rounds": 6, "fine_tune": 0, "out": out}
     data = pc.load("streets(104,64x64)", partition="natural=device5")
-    return pc.run(pc.fedavg(lr=0.003, momentum=0.9, batch=8), data, **how)  # type: ignore[arg-type]
+    return pc.run(pc.fedavg(momentum=0.9), data, **how)  # type: ignore[arg-type]
 
 
 def test_a_found_box_has_the_colour_of_its_class_and_a_true_one_is_white() -> None:

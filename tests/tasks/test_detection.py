@@ -123,7 +123,7 @@ def test_boxes_are_the_goal_of_boxes_and_other_models_are_refused() -> None:
 def test_stacked_learning_is_looped_learning_also_with_augmentation() -> None:
     how: dict[str, Any] = {"model": tiny, "rounds": 2, "dtype": "float64", "fine_tune": 0, "augment": "flip+crop(4)"}
     runs = [
-        pc.run(pc.fesem(k=2, lr=0.01, batch=8), streets(), executor=executor, **how)
+        pc.run(pc.fesem(k=2, lr=0.1, batch=8), streets(), executor=executor, **how)
         for executor in ("looped", "stacked")
     ]
     torch.testing.assert_close(runs[0].state.centers["model"], runs[1].state.centers["model"], rtol=0, atol=1e-9)
@@ -133,12 +133,12 @@ def test_stacked_learning_is_looped_learning_also_with_augmentation() -> None:
 
 def test_one_client_learns_what_one_machine_does() -> None:
     federation = streets(partition="iid", clients=1)
-    done = pc.run(pc.fedavg(lr=0.01, steps=2, batch=None), federation, model=tiny, rounds=1, seed=3, dtype="float64")
+    done = pc.run(pc.fedavg(lr=0.1, steps=2, batch=None), federation, model=tiny, rounds=1, seed=3, dtype="float64")
     task = pc.Task.of(federation, tiny, seed=3, dtype=torch.float64)
     row, train = task.start()["model"][0].clone().requires_grad_(), federation.train
     for _ in range(2):
         loss = task.loss(task.outputs({"model": row}, task.inputs(train.x)), task.targets(train.y)).mean()
-        row = (row - 0.01 * torch.autograd.grad(loss, row)[0]).detach().requires_grad_()
+        row = (row - 0.1 * torch.autograd.grad(loss, row)[0]).detach().requires_grad_()
     torch.testing.assert_close(done.state.centers["model"][0], row.detach(), rtol=0, atol=1e-10)
 
 

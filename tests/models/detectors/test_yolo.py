@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polycentric.models.detectors import Yolo
 from polycentric.models.detectors.boxes import iou
+from polycentric.models.detectors.yolo import UNIT
 
 from .scenes import CLASSES, SHAPE, scenes
 
@@ -83,7 +84,7 @@ def _slow_loss(model: Yolo, said: list[list[float]], targets: list[list[float]])
 def test_loss_equals_the_slow_one() -> None:
     model, (_, y) = small().double(), scenes(n=3, boxes=4)
     outputs = noisy(model, 3) / 2
-    fast = model.loss(outputs, y.double()).tolist()
+    fast = (UNIT * model.loss(outputs, y.double())).tolist()
     slow = [_slow_loss(model, said.tolist(), rows.tolist()) for said, rows in zip(outputs, y.double(), strict=True)]
     assert fast == pytest.approx(slow, rel=1e-9)
 

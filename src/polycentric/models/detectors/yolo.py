@@ -8,9 +8,9 @@
 
 (cx, cy) is the corner and (sx, sy) are the sides of the anchor's cell, (wa, ha) the sides of the anchor. Of every image
 
-    loss  =  a sum_{p responsible}  (2 - w h) 1/2 [(sigma(tx) - x*)^2 + (sigma(ty) - y*)^2 + (tw - w*)^2 + (th - h*)^2]
+    U loss = a sum_{p responsible}  (2 - w h) 1/2 [(sigma(tx) - x*)^2 + (sigma(ty) - y*)^2 + (tw - w*)^2 + (th - h*)^2]
            +   sum_{p responsible}  BCE(to, 1) + sum_c BCE(z_c, [c is the box's class])
-           + b sum_{p neither responsible nor ignored}  BCE(to, 0)
+           + b sum_{p neither responsible nor ignored}  BCE(to, 0),          U = 32, so that usual learning rates do
 
 The responsible anchors of a true box are in the cells, one a grid, that hold its centre: the one whose shape is most
 like its own, and every other whose shape has IoU > `alike` with it. (The reference has the first alone, `alike` = 1,
@@ -32,6 +32,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from .anchors import anchors
 from .boxes import LONGEST, area, centred, cornered, iou, taken
 from .pyramid import STRIDES, Pyramid, anchor_head, by_anchor
+
+UNIT = 32  # U; the reference has 1
 
 
 class Yolo(nn.Module):
@@ -126,7 +128,8 @@ class Yolo(nn.Module):
         kind = bce(outputs[..., 5:], is_class.to(outputs.dtype), reduction="none").sum(-1)
         found = self.coordinate * place + bce(objectness, torch.ones_like(objectness), reduction="none") + kind
         absent = bce(objectness, torch.zeros_like(objectness), reduction="none")
-        return (torch.where(positive, found, 0.0) + self.no_object * torch.where(negative, absent, 0.0)).sum(-1)
+        each = torch.where(positive, found, 0.0) + self.no_object * torch.where(negative, absent, 0.0)
+        return each.sum(-1) / UNIT
 
     def _place(self, outputs: Tensor, truth: Tensor) -> Tensor:
         """(2 - w h) times half the squared error of place and log sides, (n, p)."""
