@@ -147,3 +147,11 @@ def test_buffers_of_a_detector_are_constants_that_no_center_averages() -> None:
     names = {name for layout in task.layouts.values() for name in layout.names}
     assert not names & {name for name, _ in task.module.named_buffers()}
     assert {"head1.weight", "head3.bias"} <= names  # what `cut=private('head*')` keeps at home
+
+
+def test_a_federation_of_cameras_learns_to_see_in_seconds() -> None:
+    """mAP of at least 0.2 after five rounds on drawn streets (0.26 was measured, from 0 before training)."""
+    method = pc.fedavg(lr=0.1, momentum=0.9, epochs=4, batch=4, decay=0.8)
+    cameras = pc.load("streets(300,64x64)", partition="natural=device5")
+    run = pc.run(method, cameras, model="yolo", rounds=5, evaluate_every=5, fine_tune=0)
+    assert run.history[0]["pooled_map50"] < 0.01 and run.metrics["pooled_map50"] > 0.2
