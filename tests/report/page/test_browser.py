@@ -143,6 +143,13 @@ def test_it_follows_the_reader_into_the_dark_and_prints_in_light(opened: Opened,
     assert opened.run("window.printed")[0] == light and opened.run("window.printed")[1] <= 700
     assert (tmp_path / "report.pdf").read_bytes()[:5] == b"%PDF-"
     opened.until(f"{GRID} !== '{light}' && {WIDE} === {wide}")  # and is as it was
+    opened.tab.emulate_media(media="print")
+    opened.run("dispatchEvent(new Event('beforeprint'))")
+    ends = "[p, p.querySelector('.main-svg')].map((e) => e.getBoundingClientRect().bottom)"
+    inside = f"[...document.querySelectorAll('.plot')].every((p) => (([a, b]) => b <= a + 1)({ends}))"
+    assert opened.run(inside)  # no chart lies over what is below it
+    opened.run("dispatchEvent(new Event('afterprint'))")
+    opened.tab.emulate_media(media="screen")
     assert opened.said == []
 
 

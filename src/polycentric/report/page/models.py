@@ -56,7 +56,8 @@ def on_a_map(sight: Sight) -> Part | None:
         "map",
         "Clients' models on a map",
         "What every client sends, less the mean of all: clients that learn alike stand together"
-        f"{over if most > 1 else ''}. In t\N{NON-BREAKING HYPHEN}SNE only neighbourhoods mean something, not distances.",
+        f"{over if most > 1 else ''}. In t\N{NON-BREAKING HYPHEN}SNE only neighbourhoods mean something, not "
+        "distances.",
         parts.switch({"run": labels, "by": ways, "round": [str(k) for k in range(most)]}, found, slider="round"),
     )
 

@@ -180,7 +180,7 @@
     const type = { family: css("--sans"), size: 12.5, color: css("--ink") };
     return {
       ...(printing ? { width: plot.clientWidth, height: plot.clientHeight } : {}),
-      margin: { l: 52, r: 14, t: 10, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: 52, r: 22, t: 10, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       showlegend: false, font: type, dragmode: zooms() ? "zoom" : false, hovermode: "closest",
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--grey"), font: type, align: "left", namelength: 40 },
       shapes: [], annotations: [], ...more,
@@ -368,6 +368,9 @@
     for (const other of [...box.children]) if (other !== plot) other.remove();
     if (!kept) box.append(plot);
     if (part.kind === "chart" && part.series.length > (part.legend ? 0 : 1)) box.prepend(legend(part, plot));
+    const names = (part.series || []).map((s) => s.name).join(", ");
+    const what = part.kind === "heat" ? part.title : [part.y.title, part.x.title, names].filter(Boolean).join(", ");
+    made(plot, { role: "img", "aria-label": what });
     charts.set(plot, part);
     ready.then(() => {
       if (charts.get(plot) !== part) return; // another was chosen since
@@ -609,9 +612,15 @@
   const standing = () => [...charts].filter(([plot]) => plot.isConnected && plot.data);
   const redraw = () => standing().forEach(([plot, part]) => DRAW[part.kind](plot, part));
 
+  // Two panels on a page.
+  const PAPER = { "chart plot square": [410, 330], "heat plot square": [410, 330], "heat plot high": [660, 330] };
+
   function printing(on) {
     root.classList.toggle("printing", on);
-    for (const plot of charts.keys()) plot.style.width = !on ? "" : plot.closest(".half") ? "320px" : "660px";
+    for (const plot of charts.keys()) { // in pixels: the type is smaller on paper, and with it every other measure
+      const [wide, high] = plot.closest(".half") ? [320, 230] : PAPER[plot.dataset.shape] || [660, 250];
+      Object.assign(plot.style, on ? { width: `${wide}px`, height: `${high}px` } : { width: "", height: "" });
+    }
     redraw();
     if (!on) standing().forEach(([plot]) => Plotly.Plots.resize(plot));
   }
