@@ -171,7 +171,8 @@ class Exchange:
     def words(self, n_clients: int) -> str:
         """Who averages with whom, in a line."""
         added = f"; {', '.join(self.sums)} are added up, not averaged" if self.sums else ""
-        return self.topology.words(n_clients) + added
+        rule = "" if self.aggregate.linear else f"; {type(self.aggregate).__name__} takes the place of the mean"
+        return self.topology.words(n_clients) + rule + added
 
 
 class Recipe(NamedTuple):

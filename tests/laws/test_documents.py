@@ -197,6 +197,17 @@ def test_a_page_runs_and_shows_what_is_true(page: Path, elsewhere: Path) -> None
         assert shown.agrees, where + "\n(python tests/laws/test_documents.py mends it)"
 
 
+def test_no_two_pages_write_to_one_place() -> None:
+    """Nothing is overwritten: a reader who follows several pages in one folder would be refused."""
+    places: dict[str, set[str]] = {}
+    for page in PAGES:
+        for block in blocks(page):
+            if block.mark == "run" or (block.language == "python" and not block.mark):
+                for place in re.findall(r"(?:--out |\bout=\")([\w/.-]+)", block.text):
+                    places.setdefault(place, set()).add(_name(page))
+    assert {place: pages for place, pages in places.items() if len(pages) > 1} == {}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_notes_are_about_lines_that_are_there(page: Path) -> None:
     quoted = {block.line: source(block.what) for block in blocks(page) if block.mark == "source"}

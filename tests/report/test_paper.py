@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_a_figure_is_as_wide_as_the_columns_of_a_paper(run: Path, tmp_path: Path, columns: int) -> None:
-    for name in ("curves", "participation", "rounds"):
+    for name in ("curves", "participation", "rounds", "topology"):
         path = draw_figure(name, [run], tmp_path / f"{name}.png", columns=columns)
         with Image.open(path) as picture:
             assert picture.width == pytest.approx(300 * PAPER[columns], abs=1)
@@ -58,8 +58,7 @@ def test_all_forms_are_written_and_letters_stay_letters(run: Path, tmp_path: Pat
         (["curves", "--columns", "3"], "1 or 2 columns"),
         (["curves", "--over", "years"], "unknown axis 'years'"),
         (["participation", "--metric", "macro_f1"], "are of curves, not of participation"),
-        (["topology"], "has nothing to draw for topology"),
-        (["splits"], "has nothing to draw for splits"),
+        (["splits"], "has nothing to draw for splits: try curves, participation, topology, rounds, map"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(run: Path, tmp_path: Path, capsys, monkeypatch, words, message: str) -> None:

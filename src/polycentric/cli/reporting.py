@@ -95,11 +95,12 @@ def watch(
     import webbrowser
 
     from ..errors import require
-    from ..report.live.server import serve
+    from ..report.live.server import listening, serve
     from .screen import say
 
     require(folder.is_dir(), f"{folder} is no folder: name the one that holds runs, such as runs")
+    door = listening(port)  # before anybody is sent there
     say(f"http://127.0.0.1:{port} shows the runs in {folder}; Ctrl-C ends it")
     if browser:
         webbrowser.open(f"http://127.0.0.1:{port}")
-    serve(folder, port)
+    serve(folder, door)

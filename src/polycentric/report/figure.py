@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -141,10 +141,15 @@ def legend(axes: Any) -> None:
         for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
             lines.setdefault(label, line) if axis.get_legend() is None else None
     if len(lines) > 1:
-        wide = 0.75 + 0.08 * max(map(len, lines))  # inches of an entry; a handle tells dashed from solid
         whole = axes[0, 0].figure
-        columns = min(len(lines), max(1, int(whole.get_figwidth() / wide)))
+        columns = columns_of(whole, lines, mark=0.75)  # a handle tells dashed from solid
         whole.legend(lines.values(), lines, loc="outside upper center", ncols=columns, handlelength=2.6)
+
+
+def columns_of(figure: Any, labels: Collection[str], mark: float) -> int:
+    """How many entries of a legend stand beside each other in a figure; `mark`: inches of an entry before its words."""
+    wide = mark + 0.08 * max(map(len, labels))
+    return min(len(labels), max(1, int(figure.get_figwidth() / wide)))
 
 
 class Panel(Protocol):

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from ..stacks.cohort import Cohort
 from ..topology import Matchings, Topology
@@ -41,6 +43,25 @@ def draw_links(axis: Any, picture: Picture) -> None:
     title = "used in a share of\nthe rounds, by matching" if len(used) <= 8 else "the first 8 matchings"
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     axis.legend(handles=marks, title=title, fontsize=8, title_fontsize=8, **beside)
+
+
+def draw_centers(axis: Any, picture: Picture, kinds: Sequence[int]) -> None:
+    """Centers as diamonds, and their clients about them, coloured by number; a cloud, where centers meet in one."""
+    spots = spots_of(picture)
+    for center, client, _ in zip(*map(Tensor.tolist, picture.links), strict=True):
+        axis.plot(*np.stack([spots.centers[center], spots.clients[client]]).T, color="#999999", linewidth=0.6, zorder=1)
+    size = max(4.0, min(40.0, 4000 / picture.n_clients))
+    axis.scatter(*spots.clients.T, s=size, c=[colour(k) for k in kinds], linewidths=0, zorder=2)
+    used = spots.centers[np.unique(picture.links.receiver.numpy())]
+    for place in used if picture.cloud else ():
+        axis.plot(*np.stack([place, used.mean(0)]).T, color="#222222", linewidth=0.9, linestyle="--", zorder=1)
+    if picture.cloud:
+        look: dict[str, Any] = {"boxstyle": "round", "facecolor": "white", "edgecolor": "#222222", "linewidth": 0.8}
+        axis.text(*used.mean(0), "cloud", ha="center", va="center", fontsize=7, bbox=look, zorder=4)
+    axis.scatter(*used.T, s=50, marker="D", c="#222222", edgecolors="white", linewidths=0.8, zorder=3)
+    axis.set_axis_off()
+    axis.set_aspect("equal")
+    axis.margins(0.05)
 
 
 def draw_rho(axis: Any, network: Network, n: int, budgets: Sequence[float] = BUDGETS) -> None:

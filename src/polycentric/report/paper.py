@@ -12,7 +12,7 @@ from . import clusters, curves
 from .boxes import draw_frames, draw_recall
 from .clusters.drawing import draw_rounds
 from .figure import PAPER, UNSAID, on_paper, panels
-from .graphs import draw_links
+from .graphs import draw_centers, draw_links
 from .maps import draw_map
 from .participation import draw_participation
 
@@ -57,19 +57,24 @@ def draw_figure(
         else:
             require(len(runs) == 1, f"a figure of {name} is of one run, got {len(runs)}")
             drawn = OF_ONE[name](open_run(runs[0], trust=trust), path)
-            require(drawn, f"{runs[0]} has nothing to draw for {name}: try {', '.join(FIGURES)}")
+            others = ", ".join(other for other in FIGURES if other != name)
+            require(drawn, f"{runs[0]} has nothing to draw for {name}: try {others}")
     return path
 
 
 def draw_topology(run: Run, path: Path) -> bool:
-    """Cells on their map, or a graph; False where a run has neither."""
+    """Cells on their map, centers with their clients, or a graph; False where clients hear nobody."""
     topology, everyone = run.now.exchange.topology, run.clients.everyone(run.state.round)
-    if topology.geometry is not None:
+    picture = topology.picture(run.state.memory, everyone)
+    if not len(picture.links.sender):
+        return False
+    if topology.geometry is not None and not picture.cloud:
         draw_map(topology.geometry, everyone.n_clients, path, seed=everyone.seed, rounds=(everyone.round,))
         return True
-    picture = topology.picture(run.state.memory, everyone)
-    if picture.n_centers or not len(picture.links.sender):
-        return False
+    places = topology.assignment(run.state.memory)
     with panels(path, size=(4.4 if picture.part is None else 6.2, 4.0)) as axes:
-        draw_links(axes[0, 0], picture)
+        if picture.n_centers:
+            draw_centers(axes[0, 0], picture, [0] * picture.n_clients if places is None else places.tolist())
+        else:
+            draw_links(axes[0, 0], picture)
     return True

@@ -67,6 +67,7 @@ class Picture:
     n_centers: int  # that stand apart from clients; 0: every client is its own
     part: Tensor | None = None  # (links,) links that are used together, as a matching, have one number
     spots: Spots | None = None  # None: there is no map, and whoever draws finds places
+    cloud: bool = False  # whether the centers meet in a cloud
 
     @property
     def several(self) -> bool:

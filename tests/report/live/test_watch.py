@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from polycentric.errors import UsageError
 from polycentric.report.live.runs import RunList, last_line
 from polycentric.report.live.stream import event, lines_of, read_from
+from report.accessible import barriers
 from report.page.conftest import forged_run
 
 pytest.importorskip("starlette")
@@ -34,19 +35,14 @@ def serving(root: Path) -> Iterator[int]:
     """A server that watches a folder; its port."""
     import uvicorn
 
-    from polycentric.report.live.server import app_of
+    from polycentric.report.live.server import app_of, listening
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    how: dict[str, Any] = {"host": "127.0.0.1", "port": port, "log_level": "error", "timeout_graceful_shutdown": 1}
-    server = uvicorn.Server(uvicorn.Config(app_of(root), **how))
-    thread = threading.Thread(target=server.run, daemon=True)
+    door = listening(0)
+    server = uvicorn.Server(uvicorn.Config(app_of(root), log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([door],), daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.02)
     try:
-        yield port
+        yield int(door.getsockname()[1])  # who comes early waits
     finally:
         server.should_exit = True
         thread.join(10)
@@ -176,6 +172,16 @@ def test_nothing_but_runs_by_their_names_is_served(tmp_path: Path) -> None:
     assert there == {path.name for path in (tmp_path / "runs").rglob("*")}
 
 
+def test_a_port_is_this_machines_and_one_servers(tmp_path: Path) -> None:
+    from polycentric.report.live.server import listening
+
+    with listening(0) as door:
+        host, port = door.getsockname()
+        assert host == "127.0.0.1"
+        with pytest.raises(UsageError, match=f"port {port} .*--port {port + 1}"):
+            listening(port)
+
+
 def test_a_run_without_scores_has_a_page_that_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     folder.mkdir()
@@ -212,6 +218,7 @@ def test_a_new_point_appears_within_two_seconds_and_nothing_else_is_asked_for(wa
         page.goto(address)
         page.wait_for_selector("#runs tbody tr[data-status=finished]")
         assert page.locator("#runs tbody tr").count() == 2
+        assert barriers(page) == []
         page.fill("#find", "going")
         assert page.locator("#runs tbody tr").count() == 1
         page.click("#runs tbody a")
@@ -223,5 +230,6 @@ def test_a_new_point_appears_within_two_seconds_and_nothing_else_is_asked_for(wa
         page.locator("h1", has_text="99.0").wait_for(timeout=5000)
         took = time.monotonic() - began
         assert took < 2.0 and page.locator("h1").inner_text() != before
+        assert barriers(page) == []
         browser.close()
     assert errors == [] and all(url.startswith((address, "data:", "blob:")) for url in wanted)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import polycentric as pc
+from report.accessible import barriers
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives a browser, is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -100,6 +101,20 @@ def test_the_slider_moves_models_through_the_rounds(opened: Opened) -> None:
     assert opened.run(at) == last and opened.said == []
 
 
+def test_a_trail_leads_every_client_from_where_it_was_first_to_where_it_is(opened: Opened) -> None:
+    switch = next(panel for panel in json.loads(opened.text("#data"))["panels"] if panel["key"] == "map")["parts"][0]
+    run = switch["options"][0]["values"].index(opened.text("#map .choose [aria-pressed=true] >> nth=0"))
+    frames = [switch["parts"][f"{run}.0.{k}"]["series"] for k in range(4)]
+    at = [{c: [s["x"][i], s["y"][i]] for s in frame for i, c in enumerate(s["who"])} for frame in frames]
+    lines = opened.run("document.querySelector('#map .plot').data.filter((t) => t.mode === 'lines')")
+    drawn = [[list(pair) for pair in zip(line["x"], line["y"], strict=True)] for line in lines]
+    who = [c for series in frames[-1] for c in series["who"]]
+    assert [p for line in drawn for p in line] == [p for c in who for p in [*(f[c] for f in at), [None, None]]]
+    opened.tab.locator("#map input[type=range]").fill("0")
+    assert opened.run("document.querySelector('#map .plot').data.every((t) => t.mode === 'markers')")
+    opened.tab.locator("#map input[type=range]").fill("3")
+
+
 def test_the_topology_names_clients_and_is_coloured_as_asked(opened: Opened) -> None:
     fills = "[...document.querySelectorAll('#topology svg circle[data-k]')].map((c) => c.getAttribute('fill'))"
     opened.tab.click("#topology .choose button:has-text('fedavg')")
@@ -128,6 +143,13 @@ def test_it_follows_the_reader_into_the_dark_and_prints_in_light(opened: Opened,
     assert opened.run("window.printed")[0] == light and opened.run("window.printed")[1] <= 700
     assert (tmp_path / "report.pdf").read_bytes()[:5] == b"%PDF-"
     opened.until(f"{GRID} !== '{light}' && {WIDE} === {wide}")  # and is as it was
+    opened.tab.emulate_media(media="print")
+    opened.run("dispatchEvent(new Event('beforeprint'))")
+    ends = "[p, p.querySelector('.main-svg')].map((e) => e.getBoundingClientRect().bottom)"
+    inside = f"[...document.querySelectorAll('.plot')].every((p) => (([a, b]) => b <= a + 1)({ends}))"
+    assert opened.run(inside)  # no chart lies over what is below it
+    opened.run("dispatchEvent(new Event('afterprint'))")
+    opened.tab.emulate_media(media="screen")
     assert opened.said == []
 
 
@@ -145,6 +167,7 @@ def test_it_fits_a_phone_and_a_tablet_by_day_and_night(browser: Any, page: Path)
         assert _contrast(back, ink) > 12 and (sum(_rgb(back)) < 150) == (scheme == "dark")
         for colour in opened.run(colours):  # every line can be seen
             assert _contrast(back, colour.strip()) > 2, f"{scheme} {colour}"
+        assert barriers(opened.tab) == []
     assert opened.said == []
     opened.context.close()
 

@@ -270,9 +270,39 @@ def test_a_run_that_goes_on_has_a_page(tmp_path: Path, forged: Forged) -> None:
     going = forged(tmp_path / "going", {"rounds": 50}, ended=False)
     ended = forged(tmp_path / "ended", {"seed": 1, "method": "fedsgd"})
     found = page_of(looked_at([going, ended], quick=True))
-    assert found["answer"]["notes"][0] == "fedavg is at round 3 of 50"
+    assert found["answer"]["notes"][0] == "fedavg stopped at round 3 of 50"
     assert found["answer"]["headline"] == "fedavg is ahead so far, with 80.0\xa0%"
     assert len(panel(found, "curves")["parts"][0]["parts"]["0.0"]["series"]) == 2
+
+
+def test_attackers_and_those_who_never_train_are_told_apart(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"rounds": 2, "model": "logistic", "device": "cpu", "sketch": True, "held_out": 0.2}
+    how |= {"attack": "sign-flip(share=0.25)", "set": {"aggregate": "median"}, "out": tmp_path / "run"}
+    run = pc.run("fedavg", "digits", clients=20, **how)
+    with of_run(run) as sight:
+        found = page_of(sight)
+    (drawn,) = panel(found, "topology")["parts"][0]["parts"].values()
+    assert drawn["words"].endswith("; Median takes the place of the mean")
+    (role,) = (colour for colour in drawn["colours"] if colour["name"] == "role")
+    attackers, out = run.clients.attackers.tolist(), run.clients.held_out_mask.tolist()
+    assert [k == 1 for k in role["kinds"]] == attackers and [k == 2 for k in role["kinds"]] == out
+    assert role["labels"] == {"0": "trains (12)", "1": "attacks (4)", "2": "never trains (4)"}
+    shown = panel(found, "map")["parts"][0]["parts"]["0.0.1"]["series"]
+    assert {c for s in shown if s["name"].startswith("attacks") for c in s["who"]} == {
+        k for k, lies in enumerate(attackers) if lies
+    }
+    (line,) = panel(found, "clients")["parts"][0]["parts"]["1"]["series"]
+    assert len(line["x"]) == 12  # neither attackers nor those held out
+    assert line["name"] == f"fedavg ({100 * run.metrics['worst_decile_accuracy']:.1f}\xa0%)"
+
+
+def test_a_cloud_is_drawn_and_centers_in_use_are_counted(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"clients": 6, "rounds": 1, "model": "logistic", "device": "cpu", "fine_tune": 0}
+    for method, cloud, words in (("hierarchical", True, "(3 edges)"), ("ifca(k=5)", False, " of 5 centers)")):
+        with of_run(pc.run(method, "digits", **how)) as sight:
+            found = page_of(sight)
+        (drawn,) = panel(found, "topology")["parts"][0]["parts"].values()
+        assert drawn["centers"]["cloud"] is cloud and words in found["answer"]["headline"]
 
 
 def test_what_is_refused(tmp_path: Path, compared: Compared) -> None:

@@ -14,7 +14,7 @@ from ...runs.loop import Run
 from ...runs.metrics import Integers, Reals
 from ...stacks.draw import uniform
 from ...stacks.stack import Stacks
-from ..figure import colour, heat, panels
+from ..figure import colour, columns_of, heat, panels
 from .members import Looks, cosines, looks, neighbours, over_rounds, places_of, principal, statistics, updates
 
 MARKS = "os^DvPX*<>hp8dH"  # of known groups; they come round again
@@ -68,9 +68,9 @@ def draw_map(seen: Looks, path: Path, *, seed: int = 0) -> bool:
         scatter(right, neighbours(seen.gram, seed), seen)
         right.set(title="t-SNE", xticklabels=[], yticklabels=[])
         handles, labels = left.get_legend_handles_labels()
-        left.figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(8, len(labels)), columnspacing=1.1, handletextpad=0.3
-        )
+        columns = columns_of(left.figure, labels, mark=0.35)
+        place: dict[str, Any] = {"loc": "outside lower center", "columnspacing": 1.1, "handletextpad": 0.3}
+        left.figure.legend(handles, labels, ncols=columns, **place)
     return True
 
 

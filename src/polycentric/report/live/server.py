@@ -7,7 +7,10 @@ so that no other page can read through a browser what is here; the policy allows
 from __future__ import annotations
 
 import html
+import socket
 from asyncio import to_thread
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from ...language.files import packaged
 from ..page.seen import looked_at
 from ..page.write import escaped, page_of
 from .runs import RunList, as_event
-from .stream import lines_of, rows_of_list
+from .stream import Gone, lines_of, rows_of_list
 
 try:
     from starlette.applications import Starlette
@@ -48,8 +51,16 @@ KINDS = {"js": "text/javascript", "css": "text/css"}
 class Pages:
     """What a browser can ask for, of one folder of runs."""
 
-    def __init__(self, root: Path) -> None:
-        self.runs = RunList(root.resolve())
+    def __init__(self, root: Path, ending: Callable[[], bool]) -> None:
+        self.runs, self.ending = RunList(root.resolve()), ending
+
+    def _left(self, request: Request) -> Gone:
+        """Whether nobody listens any longer: the browser is gone, or the server is about to go."""
+
+        async def gone() -> bool:
+            return self.ending() or await request.is_disconnected()
+
+        return gone
 
     async def listed(self, request: Request) -> Response:
         """The list of runs."""
@@ -57,7 +68,7 @@ class Pages:
 
     async def rows(self, request: Request) -> Response:
         """What the list shows, whenever it changes."""
-        found = rows_of_list(lambda: as_event(self.runs.rows()), request.is_disconnected)
+        found = rows_of_list(lambda: as_event(self.runs.rows()), self._left(request))
         return StreamingResponse(found, media_type="text/event-stream", headers=HEADERS)
 
     async def shown(self, request: Request) -> Response:
@@ -85,7 +96,7 @@ class Pages:
         def status() -> str:
             return next((row.status for row in self.runs.rows() if row.id == id), "gone")
 
-        found = lines_of(folder / "metrics.jsonl", place, status, request.is_disconnected)
+        found = lines_of(folder / "metrics.jsonl", place, status, self._left(request))
         return StreamingResponse(found, media_type="text/event-stream", headers=HEADERS)
 
     def _asked(self, request: Request) -> tuple[str, Path | None]:
@@ -104,9 +115,9 @@ async def file(request: Request) -> Response:
     return Response(_file(SCRIPTS[name], name), media_type=KINDS[name.rpartition(".")[2]], headers=HEADERS)
 
 
-def app_of(root: Path) -> Starlette:
-    """The application for a folder of runs."""
-    pages = Pages(root)
+def app_of(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
+    """The application for a folder of runs; streams close when the server is `ending`."""
+    pages = Pages(root, ending)
     routes = [
         Route("/", pages.listed),
         Route("/rows", pages.rows),
@@ -133,7 +144,7 @@ def _run_page(id: str, place: int, data: dict[str, Any]) -> str:
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{html.escape(data["answer"]["headline"])} · polycentric</title>
 <link rel="stylesheet" href="/file/style.css"></head>
-<body><header></header><nav aria-label="panels"></nav><main></main><footer><p><a href="/">all runs</a></p></footer>
+<body><header></header><nav aria-label="panels"></nav><main></main><footer></footer>
 <script type="application/json" id="data">{escaped(data)}</script>
 <script src="/file/plotly.js"></script><script src="/file/page.js"></script></body></html>
 """
@@ -162,8 +173,24 @@ def _plotly() -> bytes:
     return packaged("plotly", "package_data", "plotly.min.js")
 
 
-def serve(root: Path, port: int) -> None:
-    """Until it is stopped; on this machine only."""
+def listening(port: int) -> socket.socket:
+    """A port of this machine, and nobody else's, that takes visitors from now on: they wait until they are served."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind(("127.0.0.1", port))
+    except OSError as error:
+        found.close()
+        raise UsageError(f"port {port} cannot be used ({error.strerror}): choose another, --port {port + 1}") from error
+    found.listen()
+    return found
+
+
+def serve(root: Path, door: socket.socket) -> None:
+    """Until it is stopped."""
     import uvicorn
 
-    uvicorn.run(app_of(root), host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1)
+    app = app_of(root, lambda: server.should_exit)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+    with suppress(KeyboardInterrupt):  # Ctrl-C is how it is ended
+        server.run(sockets=[door])

@@ -108,8 +108,10 @@ def words_of(group: Seeds) -> str:
 
 def named(group: Seeds) -> str:
     """A label, and in a few words what it stands for: 4 centers, one center, no center."""
-    words = re.split("[:;,]", words_of(group))[0]
-    return f"{group.label} ({words})" if words else group.label
+    words, picture = re.split("[:;,]", words_of(group))[0], picture_of(group)
+    heard = 0 if picture is None else len(set(picture.links.receiver.tolist()))
+    some = f"{heard} of " if picture is not None and 0 < heard < picture.n_centers else ""
+    return f"{group.label} ({some}{words})" if words else group.label
 
 
 def icon_of(group: Seeds) -> str:
@@ -178,7 +180,7 @@ def what_was_run(sight: Sight) -> str:
     each = " each" if len(every) > 1 else ""
     said = f"{who} hold examples of {' and '.join(data)}{how}. {ways} for {took} with {seeds}{each}."
     some = [
-        (first.held_out, f" A share of {first.held_out:g} of the clients never trains."),
+        (first.held_out, f" {100 * first.held_out:g} % of the clients never train, and are scored apart."),
         (first.attack, f" Some clients attack: {first.attack}."),
     ]
     return said + "".join(words for there, words in some if there)

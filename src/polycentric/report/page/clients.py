@@ -30,9 +30,10 @@ def column_of(sight: Sight) -> str:
     return base if every and all(f"{base}_in_use" in row for row in every) else "loss"
 
 
-def scores_of(rows: list[dict[str, str]], column: str) -> dict[str, float]:
-    """A column of clients.csv by the client's place; who has no score is left out."""
-    return {str(k): float(row[column]) for k, row in enumerate(rows) if row.get(column)}
+def scores_of(rows: list[dict[str, str]], column: str, trained: bool = False) -> dict[str, float]:
+    """A column of clients.csv by the client's place; who has no score is left out, or who never `trained`."""
+    there = [k for k, row in enumerate(rows) if row.get(column) and (row.get("took_part") or not trained)]
+    return {str(k): float(rows[k][column]) for k in there}
 
 
 def name_of(row: dict[str, str]) -> str:
@@ -56,18 +57,19 @@ def distribution(sight: Sight) -> Part | None:
     if not found:
         return None
     first = "in use" if "in use" in times else times[0]
+    apart = " Clients that never train are not among them." if any(g.settings.held_out for g in sight.groups) else ""
     return parts.panel(
         "clients",
         "Client by client",
         "Every client's score on its own test examples, the worst served first; a point names its client. The legend "
-        "has the mean of the worst tenth.",
+        f"has the mean of the worst tenth.{apart}",
         parts.switch({"when": times}, found) | {"start": {"when": times.index(first)}},
     )
 
 
 def _sorted(group: Seeds, column: str, base: str) -> Part | None:
     """One run's clients in the order of their scores, and the band of all seeds at every place."""
-    every = [scores_of(rows, column) for rows in group.clients]
+    every = [scores_of(rows, column, trained=bool(group.settings.held_out)) for rows in group.clients]
     if not every or not every[0]:
         return None
     sign = -1 if lower_is_better(base) else 1

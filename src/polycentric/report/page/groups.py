@@ -34,7 +34,8 @@ def over_rounds(sight: Sight) -> Part | None:
     return parts.panel(
         "clusters",
         "Clusters over the rounds",
-        "How many clients every cluster has, and who went where between the rounds shown.",
+        "How many clients every cluster has, "
+        + ("and who went where between the rounds shown." if flows else "round by round; nobody went to another."),
         *map(parts.by_run, (sizes, flows, moves)),
     )
 

@@ -113,7 +113,8 @@ def privacy(sight: Sight) -> Part | None:
     return parts.panel(
         "privacy",
         "Privacy spent",
-        "What the rounds so far allow to be learned of one client or one example: less is more private.",
+        "Of two federations that differ in one client, or in one example, no outcome is more than e to the epsilon "
+        "times as likely with one as with the other, but for a chance of delta. Less is more private.",
         parts.chart(parts.axis("rounds"), parts.axis("epsilon", zero=True), every),
         parts.words(*said) if said else None,
     )

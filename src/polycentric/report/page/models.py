@@ -15,6 +15,7 @@ from .. import clusters
 from . import parts
 from .parts import Part
 from .seen import Seeds, Sight
+from .topology import ATTACKS, ROLES, roles_of
 
 MOST_FRAMES = 8  # rounds of a map
 MOST_ON_MAP = 1200  # points of all its frames: t-SNE takes time by their square
@@ -24,33 +25,39 @@ MOST_RELATED = 150
 
 def on_a_map(sight: Sight) -> Part | None:
     """PCA and t-SNE of what clients send: over the rounds where sketches were kept, else at the end."""
-    found, labels, most = dict[str, Part](), list[str](), 1
+    found, labels, most, several = dict[str, Part](), list[str](), 1, False
     ways = ("PCA", "t-SNE")
     for group, run in sight.opened:
         frames = frames_of(group, run)
         if frames is None or len(frames[0][1]) < 4:
             continue
         coloured = _coloured(group, run)
+        several |= len(coloured) > 1
         rounds = [round for round, _, _ in frames]
         for j, way in enumerate(ways):
             at, titles = _places(frames, way, run.clients.seed)
             box = _box(at)
             for k, (round, index, _) in enumerate(frames):
-                every = _points(at[k], index, coloured[round] if round in coloured else coloured[-1], run)
+                colours = coloured.get(round, coloured[-1])
+                moved = k and int((colours[1][index] != coloured.get(rounds[k - 1], colours)[1][index]).sum())
+                every = _points(at[k], index, colours, run)
                 x, y = (parts.axis(title, range=list(ends)) for title, ends in zip(titles, box, strict=True))
                 found[f"{len(labels)}.{j}.{k}"] = parts.chart(x, y, every, bare=True, equal=True, legend=True) | {
-                    "at": f"round {round}"
+                    "at": f"round {round}" + (f", {moved} moved" if moved else ""),
+                    "trails": True,
                 }
         labels.append(group.label)
         most = max(most, len(rounds))
     if not found:
         return None
-    over = "; move the slider through the rounds" if most > 1 else ""
+    over = "; move the slider through the rounds. A line is the way on which a client came"
+    over += ", and a ring has the colour of the cluster that it has just left" if several else ""
     return parts.panel(
         "map",
         "Clients' models on a map",
-        f"What every client sends, less the mean of all: clients that learn alike stand together{over}. In t-SNE only "
-        "neighbourhoods mean something, not distances.",
+        "What every client sends, less the mean of all: clients that learn alike stand together"
+        f"{over if most > 1 else ''}. In t\N{NON-BREAKING HYPHEN}SNE only neighbourhoods mean something, not "
+        "distances.",
         parts.switch({"run": labels, "by": ways, "round": [str(k) for k in range(most)]}, found, slider="round"),
     )
 
@@ -109,25 +116,29 @@ def _coloured(group: Seeds, run: Run) -> dict[int, tuple[str, Integers]]:
     if places and len(set(next(reversed(places.values())))) > 1:
         found = {round: ("cluster", np.array(of)) for round, of in places.items()}
         return found | {-1: next(reversed(found.values()))}
-    known = run.federation.group
+    known, roles = run.federation.group, roles_of(run)
+    if bool((roles == ATTACKS).any()):
+        return {-1: ("role", roles)}
     return {-1: ("", np.zeros(n, dtype=int)) if known is None else ("group", known.numpy())}
 
 
 def _points(at: Reals, index: Integers, coloured: tuple[str, Integers], run: Run) -> list[Part]:
     """A series for each colour."""
-    word, of = coloured
+    (word, of), roles = coloured, roles_of(run)
     names, group = run.federation.clients, run.federation.group
     words, out = run.federation.group_names, []
     for k in np.unique(of[index]).tolist():
         mine = of[index] == k
         who = index[mine].tolist()
         text = [
-            names[c] + ("" if group is None else f", group {words[int(group[c])] if words else int(group[c])}")
+            names[c]
+            + ("" if group is None else f", group {words[int(group[c])] if words else int(group[c])}")
+            + (f", {ROLES[int(roles[c])]}" if roles[c] else "")
             for c in who
         ]
         title = _title(run, word, k)
         x, y = at[mine].T
-        out.append(parts.series(f"{title} ({len(who)})", k, parts.numbers(x), y, "points", text=text))
+        out.append(parts.series(f"{title} ({len(who)})", k, parts.numbers(x), y, "points", text=text, who=who))
     return out
 
 
@@ -181,6 +192,8 @@ def _blocks(run: Run, word: str, place: Integers) -> list[list[Any]]:
 
 def _title(run: Run, word: str, k: int) -> str:
     words = run.federation.group_names
+    if word == "role":
+        return ROLES[k]
     return words[k] if word == "group" and words else f"{word} {k}" if word else "clients"
 
 

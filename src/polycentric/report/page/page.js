@@ -27,6 +27,7 @@
   }
   const el = (tag, attributes, ...children) => made(document.createElement(tag), attributes, children);
   const svg = (tag, attributes, ...children) => made(document.createElementNS(SVG, tag), attributes, children);
+  const scrolls = (name) => ({ class: "scroll", tabindex: 0, role: "region", "aria-label": name }); // also by keys
   const filled = (box, ...children) => { box.replaceChildren(); return made(box, {}, children); };
 
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -81,6 +82,8 @@
     const button = ([name, text]) => el("button", { type: "button", onclick: (e) => copy(text, e.target) }, name);
     return el("div", { class: "copies" }, "copy as", Object.entries(texts).map(button));
   }
+
+  const state = el("span", { role: "status" }); // of a live page: whether it is
 
   // -- the answer ----------------------------------------------------------------------------------------------
 
@@ -137,7 +140,9 @@
     const item = (line) => el("li", {}, line);
     const list = (lines, name) => lines.length > 0 && el("ul", { class: name }, lines.map(item));
     made(document.querySelector("header"), {}, [
-      el("p", { class: "brand" }, "polycentric"), el("h1", {}, found.headline), el("p", { class: "lead" }, found.lead),
+      el("p", { class: "brand" }, "polycentric", root.dataset.events && [" · ", el("a", { href: "/" }, "all runs")],
+        state),
+      el("h1", {}, found.headline), el("p", { class: "lead" }, found.lead),
       el("div", { class: "bars" }, head, found.bars.map(row)), keys,
       list(found.told, "told"), list(found.notes, "told notes"),
     ]);
@@ -162,7 +167,7 @@
     };
     if (axis.share) Object.assign(found, { tickformat: ".0%", hoverformat: ".1%" });
     if (axis.bytes) Object.assign(found, { tickformat: ".3~s", ticksuffix: "B", nticks: 6 });
-    if (axis.unit) found.ticksuffix = ` ${axis.unit}`;
+    if (axis.unit) Object.assign(found, { ticksuffix: axis.unit, range: [0, 100] });
     if (axis.zero) {
       Object.assign(found, { rangemode: "tozero", zeroline: true, zerolinecolor: css("--grey"), zerolinewidth: 1 });
     }
@@ -175,13 +180,31 @@
     const type = { family: css("--sans"), size: 12.5, color: css("--ink") };
     return {
       ...(printing ? { width: plot.clientWidth, height: plot.clientHeight } : {}),
-      margin: { l: 52, r: 14, t: 10, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: 52, r: 22, t: 10, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       showlegend: false, font: type, dragmode: zooms() ? "zoom" : false, hovermode: "closest",
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--grey"), font: type, align: "left", namelength: 40 },
       shapes: [], annotations: [], ...more,
     };
   }
   const CONFIG = { responsive: true, displayModeBar: false, doubleClick: "reset" };
+
+  // Where points with a name of their own (`who`) were, frame by frame.
+  function standings(frame) {
+    const found = new Map();
+    frame.series.forEach((s) => s.who.forEach((id, i) => found.set(id, { x: s.x[i], y: s.y[i], n: s.n })));
+    return found;
+  }
+  const before = (part, id) => part.past && part.past.length && part.past[part.past.length - 1].get(id);
+  function trail(part, s) {
+    const x = [], y = [], many = most(part.series.map((other) => other.who.length)) > 60;
+    const past = many ? part.past.slice(-2) : part.past;
+    s.who.forEach((id, i) => {
+      for (const at of past.map((frame) => frame.get(id)).filter(Boolean)) { x.push(at.x); y.push(at.y); }
+      x.push(s.x[i], null);
+      y.push(s.y[i], null);
+    });
+    return { x, y, mode: "lines", line: { color: faint(colour(s.n), many ? .25 : .4), width: 1 }, hoverinfo: "skip" };
+  }
 
   function traces(part) {
     const largest = most([1, ...part.series.flatMap((s) => s.sizes || [])]);
@@ -209,8 +232,14 @@
       if (s.mode === "points") {
         const grows = (n) => 7 + 33 * Math.sqrt(n / largest) * Math.min(1, largest / 40);
         const size = s.sizes ? s.sizes.map(grows) : s.x.length > 400 ? 5 : 9;
-        const marker = { color: c, size, opacity: .8, line: { width: .8, color: css("--bg") } };
-        return [{ ...base, mode: "markers", marker }];
+        const left = s.who && s.who.map((id) => before(part, id)).map((at) => (at && at.n !== s.n ? at.n : null));
+        const ring = left && {
+          width: left.map((n) => (n === null ? .8 : 2.5)),
+          color: left.map((n) => (n === null ? css("--bg") : colour(n))),
+        };
+        const marker = { color: c, size, opacity: .8, line: { width: .8, color: css("--bg"), ...ring } };
+        const points = { ...base, mode: "markers", marker };
+        return part.past && part.past.length ? [{ ...trail(part, s), meta: k }, points] : [points];
       }
       const edge = { meta: k, x: s.x, mode: "lines", line: { width: 0, color: c }, hoverinfo: "skip" };
       const above = { ...edge, y: s.high, fill: "tonexty", fillcolor: faint(c, .17) };
@@ -220,10 +249,16 @@
     });
   }
 
+  // A bar that stands alone is no wall.
+  function bargap(part) {
+    const kinds = new Set(part.series.flatMap((s) => s.x)).size;
+    return kinds > 3 ? .25 : 1 - .18 * Math.max(kinds, 1);
+  }
+
   function drawChart(plot, part) {
     const layout = layoutOf(plot, {
       xaxis: axisOf(part.x, { automargin: "bottom" }), yaxis: axisOf(part.y, { automargin: "left" }),
-      barmode: part.stack ? "stack" : "group", bargap: .25,
+      barmode: part.stack ? "stack" : "group", bargap: bargap(part),
     });
     const curves = part.series.every((s) => s.low || (!s.text && s.mode === "line"));
     if (curves && part.series.length > 1 && !part.shade) {
@@ -333,6 +368,9 @@
     for (const other of [...box.children]) if (other !== plot) other.remove();
     if (!kept) box.append(plot);
     if (part.kind === "chart" && part.series.length > (part.legend ? 0 : 1)) box.prepend(legend(part, plot));
+    const names = (part.series || []).map((s) => s.name).join(", ");
+    const what = part.kind === "heat" ? part.title : [part.y.title, part.x.title, names].filter(Boolean).join(", ");
+    made(plot, { role: "img", "aria-label": what });
     charts.set(plot, part);
     ready.then(() => {
       if (charts.get(plot) !== part) return; // another was chosen since
@@ -360,6 +398,14 @@
       const ends = { x1: X(from.x[a]), y1: Y(from.y[a]), x2: X(clients.x[b]), y2: Y(clients.y[b]) };
       return svg("line", { ...ends, ...look, "stroke-linecap": "round", "stroke-dasharray": used > 0 ? null : "2 4" });
     });
+    const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+    const [cx, cy] = [X(mean(centers.x)), Y(mean(centers.y))];
+    const wire = { x1: cx, y1: cy, stroke: "var(--ink)", "stroke-width": 1.2, "stroke-dasharray": "5 4" };
+    const wires = centers.cloud && centers.x.map((x, k) => svg("line", { ...wire, x2: X(x), y2: Y(centers.y[k]) }));
+    const cloud = centers.cloud && [
+      svg("rect", { x: cx - 26, y: cy - 12, width: 52, height: 24, rx: 12, fill: "var(--bg)", stroke: "var(--ink)" }),
+      svg("text", { x: cx, y: cy + 4.5, "text-anchor": "middle" }, "cloud"),
+    ];
     const cells = centers.x.map((x, k) => centers.r[k] > 0 && svg("circle", {
       cx: X(x), cy: Y(centers.y[k]), r: centers.r[k] * wide, fill: paint(centers.n[k]), "fill-opacity": .09,
       stroke: paint(centers.n[k]), "stroke-width": 1.2,
@@ -392,7 +438,8 @@
       matchings.map(([m, used]) => el("span", {}, swatch({ n: m, mode: "line" }), shown(used, { share: true }))));
     const look = { viewBox: `0 0 ${side} ${side}`, role: "img", "aria-label": part.words };
     filled(box, el("div", { class: "legend" }, keys), often,
-      svg("svg", { ...look, onpointerover: tell, onpointerdown: tell }, cells, links, dots, hubs), caption);
+      svg("svg", { ...look, onpointerover: tell, onpointerdown: tell }, cells, wires, links, dots, cloud, hubs),
+      caption);
   }
 
   function flow(part, box) {
@@ -428,14 +475,15 @@
       return svg("text", { class: "muted", x: at, y: 14, "text-anchor": anchor }, name);
     });
     const look = { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "clients between clusters" };
-    filled(box, el("h3", {}, "who went where"), el("div", { class: "scroll" }, svg("svg", look, bands, bars, heads)));
+    filled(box, el("h3", {}, "who went where (cluster: clients)"),
+      el("div", scrolls("who went where"), svg("svg", look, bands, bars, heads)));
   }
 
   function image(part, box) {
     const lines = part.rows.length, tall = narrow() ? 24 : Math.max(30, Math.min(46, part.high));
     const first = (k) => k === 0 || part.rows[k - 1].n !== part.rows[k].n;
     const name = (row, k) => el("div", {},
-      el("b", { style: { color: paint(row.n) } }, first(k) ? row.name : ""), el("small", {}, row.client));
+      el("b", { style: { borderColor: paint(row.n) } }, first(k) ? row.name : ""), el("small", {}, row.client));
     const across = { gridTemplateColumns: `repeat(${part.columns.length}, minmax(0, 1fr))` };
     filled(box, el("div", { class: "sheet" },
       el("div", { class: "across", style: across }, part.columns.map((column) => el("span", {}, short(column, 6)))),
@@ -453,7 +501,8 @@
     const head = (text, j) => el("th", { class: side(j), scope: "col" }, text);
     const cell = (i) => (text, j) => el("td", { class: best.has(`${i}.${j}`) ? `${side(j)} best` : side(j) }, text);
     filled(box, part.title && el("h3", {}, part.title),
-      el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, part.heads.map(head))),
+      el("div", scrolls(part.title || part.heads[0]), el("table", {},
+        el("thead", {}, el("tr", {}, part.heads.map(head))),
         el("tbody", {}, part.lines.map((line, i) => el("tr", {}, line.map(cell(i))))))),
       part.caption && el("p", { class: "caption" }, part.caption), copies(part.copies));
   }
@@ -463,7 +512,8 @@
   }
 
   function code(part, box) {
-    filled(box, part.title && el("h3", {}, part.title), el("pre", {}, part.text), copies({ text: part.text }));
+    filled(box, part.title && el("h3", {}, part.title), el("pre", { tabindex: 0 }, part.text),
+      copies({ text: part.text }));
   }
 
   function words(part, box) {
@@ -492,6 +542,7 @@
       }
     }
     const drawn = panel.parts.flatMap((p) => (p.kind === "switch" ? Object.values(p.parts) : [p]));
+    drawn.sort((a, b) => (b.colours || []).length - (a.colours || []).length);
     const names = [...new Set(drawn.flatMap((p) => (p.colours || []).map((c) => c.name)))].filter(Boolean);
     if (names.length > 1) {
       options.set("colour by", { name: "colour by", values: names });
@@ -507,7 +558,9 @@
     const end = keys.length - 1;
     while (part.options[end].slider && keys[end] > 0 && !part.parts[keys.join(".")]) keys[end] -= 1;
     const found = part.parts[keys.join(".")];
-    return found ? { ...part.shared, ...found } : null;
+    if (!found || !found.trails) return found ? { ...part.shared, ...found } : null;
+    const earlier = [...Array(keys[end]).keys()].map((k) => part.parts[[...keys.slice(0, end), k].join(".")]);
+    return { ...part.shared, ...found, past: earlier.filter(Boolean).map(standings) };
   }
 
   function drawPanel(panel) {
@@ -559,9 +612,15 @@
   const standing = () => [...charts].filter(([plot]) => plot.isConnected && plot.data);
   const redraw = () => standing().forEach(([plot, part]) => DRAW[part.kind](plot, part));
 
+  // Two panels on a page.
+  const PAPER = { "chart plot square": [410, 330], "heat plot square": [410, 330], "heat plot high": [660, 330] };
+
   function printing(on) {
     root.classList.toggle("printing", on);
-    for (const plot of charts.keys()) plot.style.width = !on ? "" : plot.closest(".half") ? "320px" : "660px";
+    for (const plot of charts.keys()) { // in pixels: the type is smaller on paper, and with it every other measure
+      const [wide, high] = plot.closest(".half") ? [320, 230] : PAPER[plot.dataset.shape] || [660, 250];
+      Object.assign(plot.style, on ? { width: `${wide}px`, height: `${high}px` } : { width: "", height: "" });
+    }
     redraw();
     if (!on) standing().forEach(([plot]) => Plotly.Plots.resize(plot));
   }
@@ -589,12 +648,15 @@
           drawAll();
           root.dataset.drawn = String(+(root.dataset.drawn || 0) + 1);
         }
+      } catch { // the server is away; the stream tries again, and says when there is more
       } finally {
         setTimeout(() => { waiting = false; if (again) refresh(); }, 700);
       }
     };
     const stream = new EventSource(root.dataset.events); // it reconnects by itself, and says where it was
     for (const name of ["line", "reset", "status"]) stream.addEventListener(name, refresh);
+    stream.addEventListener("open", () => { state.textContent = " · live"; refresh(); });
+    stream.addEventListener("error", () => { state.textContent = " · the server does not answer; trying again …"; });
   }
 
   ready = unpacked().catch(() => {
@@ -603,7 +665,7 @@
     return new Promise(() => {}); // nothing waits for it any longer
   });
   drawAll();
-  const live = "Live, from `polycentric watch` on this machine.";
+  const live = "From `polycentric watch` on this machine; drawn anew when the run has a new line.";
   const file = "Made by `polycentric report`. This file holds everything it shows; it loads nothing and sends nothing.";
   document.querySelector("footer").append(el("p", {}, root.dataset.events ? live : file));
   if (root.dataset.events) listen();

@@ -19,6 +19,7 @@ from ...errors import UsageError
 from ...method import Exchange
 from ...runs.folder import Folder
 from ...runs.grid import rows_of as rows_of_summaries
+from ...runs.lock import writer
 from ...runs.loop import Run
 from ...runs.outputs import Recorder, environment
 from ...runs.paired import leading, unequal, with_differences, with_who
@@ -122,7 +123,8 @@ class Seeds:
         """How far the runs are that have not ended; empty: all have."""
         left = [folder for folder in self.folders if not Folder(folder).finished]
         done = [rows[-1]["round"] if (rows := self.read(f)) else 0 for f in left if (f / "metrics.jsonl").is_file()]
-        return f"{self.label} is at round {min(done, default=0)} of {self.settings.rounds}" if left else ""
+        how = "is" if any(writer(folder) for folder in left) else "stopped"
+        return f"{self.label} {how} at round {min(done, default=0)} of {self.settings.rounds}" if left else ""
 
 
 @dataclass(eq=False)

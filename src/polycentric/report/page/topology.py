@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runs.metrics import Reals
+from ...runs.loop import Run
+from ...runs.metrics import Integers, Reals
 from ..layout import spots_of
 from . import parts
 from .answer import picture_of
@@ -24,13 +25,11 @@ def drawn(sight: Sight) -> Part | None:
     found = {group.label: part for group in sight.groups if (part := _picture(group, sight))}
     if not found:
         return None
-    return parts.panel(
-        "topology",
-        "Who talks to whom",
-        "A dot is a client, and a diamond a center; lines are those who hear each other. A wider line is used in more "
-        "of the rounds.",
-        parts.by_run(found),
-    )
+    centers = any(not part["peers"] for part in found.values())
+    said = [f"A dot is a client{', a diamond a center' if centers else ''}; lines are those who hear each other."]
+    said += ["A circle is the cell of a center."] if any(any(part["centers"]["r"]) for part in found.values()) else []
+    said += ["A wider line is used in more of the rounds."] if any(part["matchings"] for part in found.values()) else []
+    return parts.panel("topology", "Who talks to whom", " ".join(said), parts.by_run(found))
 
 
 def _picture(group: Seeds, sight: Sight) -> Part | None:
@@ -60,6 +59,7 @@ def _picture(group: Seeds, sight: Sight) -> Part | None:
             "y": parts.numbers(centers[:, 1]),
             "r": parts.numbers(spots.radii[used] / size),
             "n": used,
+            "cloud": picture.cloud,
         },
         "links": [
             [int(number[a] if picture.n_centers else a), int(b), parts.number(float(s)), int(p)]
@@ -87,12 +87,15 @@ def _names(group: Seeds, kept: Any) -> list[str]:
 
 
 def _colours(group: Seeds, sight: Sight, kept: Any) -> list[Part]:
-    """What clients can be coloured by: their cluster, their known group, their score; at least by nothing."""
+    """What clients can be coloured by: their cluster, role, known group, score; at least by nothing."""
     run, found = group.run, list[Part]()
     assert run is not None
     places = run.now.exchange.topology.assignment(run.state.memory)
     if places is not None and len(set(places.tolist())) > 1:
         found.append(_kinds("cluster", places.cpu().numpy()[kept], lambda k: f"cluster {k}"))
+    roles = roles_of(run)
+    if len(set(roles.tolist())) > 1:
+        found.append(_kinds("role", roles[kept], lambda k: ROLES[k]))
     if run.federation.group is not None:
         names = run.federation.group_names
         found.append(_kinds("group", run.federation.group.numpy()[kept], lambda k: names[k] if names else f"group {k}"))
@@ -106,6 +109,17 @@ def _colours(group: Seeds, sight: Sight, kept: Any) -> list[Part]:
             {"name": column, "values": parts.numbers(values), "between": ends, "axis": parts.axis(column, column)}
         )
     return found or [{"name": "", "kinds": [0] * len(kept), "labels": {}}]
+
+
+ROLES = {0: "trains", 1: "attacks", 2: "never trains"}
+ATTACKS = 1
+
+
+def roles_of(run: Run) -> Integers:
+    """What every client is in a run: a number of `ROLES`."""
+    attacks, out = run.clients.attackers.numpy(), run.clients.held_out_mask.numpy()
+    found: Integers = np.where(attacks, ATTACKS, np.where(out, 2, 0))
+    return found
 
 
 def _kinds(name: str, numbers: Any, label: Any) -> Part:

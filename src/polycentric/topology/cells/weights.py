@@ -107,7 +107,8 @@ class OverCells(Topology):
         cells, n = self.cells_at(everyone), everyone.n_clients
         edge, client = cells.links(everyone.index)
         links = Links(edge, everyone.index[client], torch.ones(len(edge), dtype=torch.float64))
-        return Picture(links, n, self.n_edges, spots=self.geometry.spots(n, everyone.seed, everyone.round))
+        spots = self.geometry.spots(n, everyone.seed, everyone.round)
+        return Picture(links, n, self.n_edges, spots=spots, cloud=bool(self.cloud_every))
 
     def facts(self, n_clients: int, seed: int = 0) -> dict[str, Any]:
         """Cells, overlaps, and how fast edges agree."""
