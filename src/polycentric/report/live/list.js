@@ -28,7 +28,7 @@
     head.append(node);
   }
 
-  const SHARE = /accuracy|f1|share|auc|recall|exact/;
+  const SHARE = /accuracy|f1|share|auc|recall|exact|ap50|pooled_map/;
   const shown = (row) => (row.value === null ? "-"
     : SHARE.test(row.metric) ? `${(100 * row.value).toFixed(1)} %` : String(+row.value.toPrecision(4)));
   function ago(seconds) {
