@@ -131,6 +131,7 @@ def join(
     """
     import os
     import signal
+    import sys
     import threading
 
     from ..deploy.engine.member import Member
@@ -159,7 +160,10 @@ def join(
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())
     how: dict[str, Any] = {"server": server, "ca": ca, "key": key, "insecure": insecure}
-    Member(state / "engine", node.answer, **how, log=_timed).run(stop)
+    if not Member(state / "engine", node.answer, **how, log=_timed).run(stop):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # amid a training: it is lost, as by a kill, and nothing else is
 
 
 def federate(
