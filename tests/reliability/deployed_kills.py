@@ -49,7 +49,18 @@ METHODS = {
     "feddane": "lr = 0.01",
 }
 AT_NODE = ("as it comes", "counted", "amid keeping", "kept", "answered")
-WHO = ["server", "node", "server, at random", "node", "server", "node, at random", "superlink", "server", "node", "door"]
+WHO = [
+    "server",
+    "node",
+    "server, at random",
+    "node",
+    "server",
+    "node, at random",
+    "superlink",
+    "server",
+    "node",
+    "door",
+]
 WHO += ["server", "node", "server, at random", "supernode"]
 
 
@@ -164,15 +175,13 @@ class Struck:
         self.place, self.seed = place, seed
         self.whole: dict[str, dict[str, Any]] = {}
         self.touches: dict[str, int] = {}
-        self.seconds = 0.0
 
     def undisturbed(self, method: str) -> dict[str, Any]:
         """What a served run leaves that nobody disturbs; it is the simulated one."""
         if method not in self.whole:
-            out, record, began = self.place.root / f"whole-{method}", self.place.root / "touches", time.monotonic()
+            out, record = self.place.root / f"whole-{method}", self.place.root / "touches"
             ended = self.place.serve(method, out, Touches(out, record=record).install).wait(LONGEST)
             assert ended.code == 0, f"{method} does not run: {ended.err[-500:]}"
-            self.seconds = time.monotonic() - began
             self.touches = json.loads(record.read_text())
             plain = self.place.root / f"plain-{method}"
             config = str(self.place.root / f"{method}.toml")
@@ -201,12 +210,12 @@ class Struck:
         place, who = self.place, WHO[number % len(WHO)]
         told, out = "", place.root / f"run-{number}"
         for turn in range(3):  # a moment that does not come is drawn again
-            k, struck, aim = dice.randrange(NODES), "", dice.random()
+            k, struck = dice.randrange(NODES), ""
             shutil.rmtree(out, ignore_errors=True)
             before = self._armed(who, method, k, dice, out, turn)
             server = place.serve(method, out, before)
             if before is None:
-                struck = self._strike(who, server, k, aim * self.seconds)
+                struck = self._strike(who, server, k, out, dice)
             end = time.monotonic() + LONGEST
             while alive(server) and alive(place.nodes[k]) and time.monotonic() < end:
                 time.sleep(0.02)
@@ -233,7 +242,8 @@ class Struck:
         """What the server dies of, at a touch; a node that will die at a point is started anew."""
         self.point = ""
         if who == "server":
-            kind = dice.choice(sorted(self.touches))
+            kinds = sorted(self.touches)
+            kind = dice.choice([one for one in kinds if "lock" not in one] if dice.random() < 0.9 else kinds)
             nth = 1 if turn else dice.randint(1, self.touches[kind])
             self.point = f"{kind}, {nth}"
             return Touches(out, {"signal": signal.SIGKILL, "at": kind, "nth": nth}).install
@@ -246,23 +256,34 @@ class Struck:
             return int  # a server that is as ever
         return None
 
-    def _strike(self, who: str, server: Child, k: int, seconds: float) -> str:
-        """Kill somebody now, or a little later."""
-        time.sleep(seconds * (0.9 if "random" in who else 0.6) + (0 if "server" in who else 3.0))
+    def _strike(self, who: str, server: Child, k: int, out: Path, dice: random.Random) -> str:
+        """Kill somebody at a random moment: while it starts, or in some round."""
+        done, more = dice.randint(0, ROUNDS), dice.random()
+        while alive(server) and _rounds(out) < done:
+            time.sleep(0.05)
+        time.sleep(more * (1.0 if done else 8.0 if who == "server, at random" else 3.0))
         if not alive(server):
             return ""
+        moment = f"{more:.2f} into {f'round {done}' if done else 'the beginning'}"
         if who == "server, at random":
             server.kill()
-            return f"after {seconds:.1f} s"
+            return moment
         if who == "node, at random":
             self.place.nodes[k].kill()
-            return f"after {seconds:.1f} s"
+            return moment
         child, mark = (self.place.nodes[k], "supernode") if who == "supernode" else (server, who)
         found = programs(child, "superlink" if mark == "superlink" else mark) or programs(child, _file(mark))
         for pid in found[:1]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return f"after {seconds:.1f} s" if found else ""
+        return moment if found else ""
+
+
+def _rounds(out: Path) -> int:
+    """How many lines of metrics a run has written."""
+    with suppress(OSError):
+        return len((out / "metrics.jsonl").read_bytes().splitlines())
+    return 0
 
 
 def _file(name: str) -> str:

@@ -125,7 +125,9 @@ def equal(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> dict
 def told(found: dict[str, Any]) -> str:
     """The counts for people."""
     same = found["of"] - len(found["bad"])
-    return f"{same} of {found['of']} methods and shapes are equal, {found['tensors']:,} tensors; {found['seconds']:.0f} s"
+    return (
+        f"{same} of {found['of']} methods and shapes are equal, {found['tensors']:,} tensors; {found['seconds']:.0f} s"
+    )
 
 
 if __name__ == "__main__":

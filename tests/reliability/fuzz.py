@@ -72,7 +72,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "dpa-sgd": {},
 }
 KINDS = ["reply"] * 3 + ["greeting"] + ["letter"] * 2 + ["terms", "kept", "pieces", "request"]
-VALUES: list[Any] = [None, True, 0, 1, -1, 3, 0.5, 1e308, float("nan"), float("inf"), 1 << 31, 1 << 63, 10**30, -(10**30)]
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    -1,
+    3,
+    0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    1 << 31,
+    1 << 63,
+    10**30,
+    -(10**30),
+]
 VALUES += ["", "x", "a" * 70, "é\u202e\ud800", "../../outside", "/etc/passwd", "\0", "0" * 64, [], {}, [0], {"a": 1}]
 VALUES += [[[]] * 3, [1 << 40, 1 << 40], "torch.float64", "F64", "fedavg", "os:system"]
 NUMBERS = [float("nan"), float("inf"), -float("inf"), 3e38, -1e30, 1e-45, 0.0]
@@ -82,7 +97,7 @@ class Hung(BaseException):
     """A case that took too long."""
 
 
-# -- what is changed -------------------------------------------------------------------------------------------------
+# -- what is changed -----------------------------------------------------------------------------------------
 
 
 def shaken(dice: random.Random, data: bytes, other: bytes) -> bytes:
@@ -151,7 +166,7 @@ def changed(dice: random.Random, data: bytes, other: bytes) -> bytes:
     return struct.pack(">I", len(head)) + head + body
 
 
-# -- a federation that has come to its second round ---------------------------------------------------------------------
+# -- a federation that has come to its second round -------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -210,19 +225,24 @@ def scene_of(name: str, root: Path) -> Scene:
     made = deployed(run, clients, lambda terms: Post(clients, terms), **how)
     state, _ = run_round(made.method, made.state, made.remote)
     made.remote.notes.clear()
-    used, before = dict(made.remote.used), {k: shutil.copytree(home / str(k), root / "before" / name / str(k)) for k in clients}
+    used, before = (
+        dict(made.remote.used),
+        {k: shutil.copytree(home / str(k), root / "before" / name / str(k)) for k in clients},
+    )
     made.remote.scores(state, "test")
     parcels = dict(made.remote.post.heard)
     for k, client in clients.items():  # as they were before they were asked
         shutil.rmtree(home / str(k))
         shutil.copytree(before[k], home / str(k))
         clients[k] = restarted(client)
-    replies = {k: restarted(clients[k], folder=shutil.copytree(before[k], aside / str(k))).answer(parcels[k]) for k in clients}
+    replies = {
+        k: restarted(clients[k], folder=shutil.copytree(before[k], aside / str(k))).answer(parcels[k]) for k in clients
+    }
     greetings = {k: clients[k].answer([packed(Hello(), {})])[0] for k in clients}
     return Scene(made, state, used, clients, root / "before" / name, parcels, replies, greetings)
 
 
-# -- one case -----------------------------------------------------------------------------------------------------------
+# -- one case ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -423,7 +443,9 @@ class Fuzz:
             self.said.append(str(error))
             return "" if 400 <= error.status < 600 else f"status {error.status}"
         lines = found.head.split(b"\r\n")
-        return "" if lines[0].split()[1].startswith((b"/v1/fleet/", b"/health")) and b"\n" not in lines[0] else "it passed"
+        return (
+            "" if lines[0].split()[1].startswith((b"/v1/fleet/", b"/health")) and b"\n" not in lines[0] else "it passed"
+        )
 
 
 def _same(terms: bytes, new: bytes) -> bool:
@@ -432,7 +454,9 @@ def _same(terms: bytes, new: bytes) -> bool:
         mine, other = (json.loads(data[4 : 4 + struct.unpack(">I", data[:4])[0]])["settings"] for data in (terms, new))
     except (ValueError, KeyError, TypeError, struct.error):
         return True
-    return isinstance(other, dict) and all(mine.get(k) == other.get(k) for k in {*mine, *other} - {"method", "seed", "rounds"})
+    return isinstance(other, dict) and all(
+        mine.get(k) == other.get(k) for k in {*mine, *other} - {"method", "seed", "rounds"}
+    )
 
 
 @cache

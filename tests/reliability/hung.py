@@ -80,7 +80,14 @@ def hung(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> dict[
         started.append(real(*given, **named))
         return started[-1]
 
-    own = {"method": "fedavg", "model": "mlp", "rounds": n + 1, "evaluate_every": 1, "fine_tune": 0, "set": {"lr": 0.05}}
+    own = {
+        "method": "fedavg",
+        "model": "mlp",
+        "rounds": n + 1,
+        "evaluate_every": 1,
+        "fine_tune": 0,
+        "set": {"lr": 0.05},
+    }
     data = {"method": "fedavg", "data": "digits", "partition": "iid", "clients": NODES}
     lines: list[str] = []
     strike = Strike([])
@@ -124,8 +131,9 @@ def hung(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> dict[
 def told(found: dict[str, Any]) -> str:
     """The counts for people."""
     return (
-        f"{found['of'] - len(found['bad'])} of {found['of']} rounds ended in time; the longest took {found['longest']} s "
-        f"with a deadline of {DEADLINE:g} s, and {found['waited']} waited for it; {found['seconds']:.0f} s"
+        f"{found['of'] - len(found['bad'])} of {found['of']} rounds ended in time; the longest took "
+        f"{found['longest']} s with a deadline of {DEADLINE:g} s, and {found['waited']} waited for it; "
+        f"{found['seconds']:.0f} s"
     )
 
 

@@ -101,8 +101,17 @@ def replayed(place: Federation) -> str:
 
 def control_from_outside(place: Federation) -> str:
     """Who could begin runs, let nodes in or claim tasks must be on the server's machine, and have a secret."""
-    routes = [f"/v1/control/{name}" for name in ("start-run", "list-nodes", "register-node", "unregister-node", "stop-run")]
-    routes += ["/v1/runtime/acquire-task", "/v1/runtime/pull-messages", "/docs", "/openapi.json", "/", "/v1/fleet/../control"]
+    routes = [
+        f"/v1/control/{name}" for name in ("start-run", "list-nodes", "register-node", "unregister-node", "stop-run")
+    ]
+    routes += [
+        "/v1/runtime/acquire-task",
+        "/v1/runtime/pull-messages",
+        "/docs",
+        "/openapi.json",
+        "/",
+        "/v1/fleet/../control",
+    ]
     for path in routes:
         for headers in ({}, _signed(place, 0, datetime.now(UTC))):
             if (status := _status(place, path, headers)) not in REFUSED:
@@ -146,11 +155,13 @@ INTRUDERS: dict[str, Callable[[Federation], str]] = {
 }
 
 
-# -- what they need ------------------------------------------------------------------------------------------------------
+# -- what they need ----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _joining(place: Federation, name: str, key: int | None, authority: str = "server") -> Iterator[tuple[Member, list[str]]]:
+def _joining(
+    place: Federation, name: str, key: int | None, authority: str = "server"
+) -> Iterator[tuple[Member, list[str]]]:
     stop = threading.Event()
     member = place.join(name, key, authority, stop=stop)
     try:
@@ -182,7 +193,9 @@ def _status(place: Federation, path: str, headers: dict[str, str], body: bytes =
     wire = http.client.HTTPSConnection("127.0.0.1", place.port, timeout=10, context=trust)
     try:
         wire.putrequest("POST", path)
-        for name, value in ({"content-length": str(len(body)), "content-type": "application/protobuf"} | headers).items():
+        for name, value in (
+            {"content-length": str(len(body)), "content-type": "application/protobuf"} | headers
+        ).items():
             wire.putheader(name, value)
         wire.endheaders()
         if "content-length" not in headers:
@@ -288,7 +301,11 @@ def intruders(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> 
             thread.join(20)
         shutil.rmtree(root, ignore_errors=True)
     found = {"of": len(names), "bad": bad, "seconds": round(time.monotonic() - began, 1)}
-    return found | ({"told": [*told, *(f"{who}: {line}" for who, lines in place.said.items() for line in lines)]} if only is not None else {})
+    return found | (
+        {"told": [*told, *(f"{who}: {line}" for who, lines in place.said.items() for line in lines)]}
+        if only is not None
+        else {}
+    )
 
 
 def told(found: dict[str, Any]) -> str:

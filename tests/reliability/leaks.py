@@ -19,7 +19,6 @@ engine's programs logged on either side:
 from __future__ import annotations
 
 import ast
-import re
 import shutil
 import struct
 import sys
@@ -99,7 +98,16 @@ class Place:
 
         home = self.root / f"home-{k}"
         command = [sys.executable, "-m", "polycentric", "join", "--server", f"127.0.0.1:{self.port}", "--trust"]
-        command += ["--data", "patients.csv", "--target", "label", "--ca", str(self.root / "server-keys/ca.crt"), "--state", "state"]
+        command += [
+            "--data",
+            "patients.csv",
+            "--target",
+            "label",
+            "--ca",
+            str(self.root / "server-keys/ca.crt"),
+            "--state",
+            "state",
+        ]
         command += ["--key", f"key/ward-{k}.key", *more]
         path = os.pathsep.join([str(self.root / "code"), os.environ.get("PYTHONPATH", "")])
         env = os.environ | {"PYTHONPATH": path, "LEAK": str(self.root / "fails"), "OMP_NUM_THREADS": "1"}
@@ -186,7 +194,7 @@ def _listening(place: Place, real: Callable[[Link], Any]) -> Callable[[Link], An
     return fetch
 
 
-# -- what is looked for, and where ---------------------------------------------------------------------------------------
+# -- what is looked for, and where -------------------------------------------------------------------------------
 
 
 def secrets_of(place: Place) -> dict[str, list[bytes]]:
@@ -223,7 +231,12 @@ def places_of(place: Place) -> Iterator[tuple[str, bytes, bool]]:
     kept = {"server-keys", "public", "code"}
     for path in sorted(place.root.rglob("*")):
         name = str(path.relative_to(place.root))
-        if not path.is_file() or name.partition("/")[0] in kept or path.name == "secret" or path.suffix in (".key", ".secret"):
+        if (
+            not path.is_file()
+            or name.partition("/")[0] in kept
+            or path.name == "secret"
+            or path.suffix in (".key", ".secret")
+        ):
             continue
         if name.startswith(("server/", "runs/")):
             yield name, path.read_bytes(), True
