@@ -192,7 +192,7 @@ PARTS: dict[str, Callable[[int, int], Found]] = {
     "deployed": _program("deployed_kills"),
     "hung": _program("hung", longest="longest"),
     "leaks": _program("leaks", bytes="bytes"),
-    "overhead": _program("overhead", more="more", ours="ours", bare="bare"),
+    "overhead": _program("overhead", more="more", work="work", ours="ours", bare="bare"),
     "kills": _kills,
     "writers": _writers,
     "hostile": _hostile,
@@ -283,7 +283,8 @@ def page(found: dict[str, Found], seconds: float, jobs: int) -> str:
         elif figure == "leaks":
             told = f"{bad} of {of} that were looked for in {one.get('bytes', 0) / 1e6:.1f} MB"
         elif figure == "overhead":
-            told = f"{100 * one.get('more', 0):+.0f} %: {one.get('ours', 0)} s, and {one.get('bare', 0)} s"
+            told = f"{100 * one.get('more', 0):+.0f} %: {one.get('ours', 0)} s, and {one.get('bare', 0)} s; "
+            told += f"{100 * one.get('work', 0):+.0f} % of the processors' time"
         elif figure == "attackers":
             told = f"{of - one.get('lost', 0)} of {of} together, seed 0"
         else:
