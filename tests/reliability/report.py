@@ -1,4 +1,4 @@
-"""All figures of docs/reliability.md by one command: `make reliability` (bounded to half an hour), or `--short`.
+"""All figures of docs/reliability.md by one command: `make reliability` (bounded to 90 minutes), or `--short`.
 
 Every figure is made of parts that run in processes of their own, as many beside each other as there are cores. A part
 that takes too long is ended, and the page says of how many cases a figure is made. Seeds are the numbers of the parts,
@@ -302,7 +302,7 @@ def main() -> int:
     """Measure, and write the section of the page that has the figures."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--short", action="store_true", help="a minute or two; nothing is written")
-    asked.add_argument("--minutes", type=float, default=30.0, help="no part goes on beyond that")
+    asked.add_argument("--minutes", type=float, default=90.0, help="no part goes on beyond that")
     asked.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parts beside each other")
     asked.add_argument("--out", type=Path, default=PAGE, help="the page whose table is replaced")
     asked.add_argument("--figure", action="append", choices=sorted(FIGURES), help="only this one; several allowed")
