@@ -31,7 +31,7 @@ test-long: $(VENV)/.dev ## checks that take minutes
 mutants: $(VENV)/.dev ## change one operator of an equation at a time, and say which changes no test notices; minutes
 	$(BIN)/python tests/mutants.py
 
-reliability: $(VENV)/.dev ## kill, damage, forge, cut the power, attack; count what goes wrong; docs/reliability.md, half an hour at most
+reliability: $(VENV)/.dev ## kill, damage, forge, cut the power, attack; count what goes wrong; docs/reliability.md, 90 minutes at most
 	$(BIN)/python tests/reliability/report.py
 
 check: $(VENV)/.dev ## lint, format, types, import layers

@@ -61,7 +61,14 @@ def test_a_good_server_has_nothing_wrong(keys: Path) -> None:
     with listening(keys) as port:
         found = check_server(f"127.0.0.1:{port}", keys / "ca.crt")
     assert all(check.good for check in found)
-    assert [check.what for check in found][1:] == ["server", "certificate", "engine", "clocks", "other routes"]
+    assert [check.what for check in found][1:] == [
+        "versions",
+        "server",
+        "certificate",
+        "engine",
+        "clocks",
+        "other routes",
+    ]
 
 
 def test_what_is_wrong_is_told_with_what_to_do(keys: Path, tmp_path: Path) -> None:

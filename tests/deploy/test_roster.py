@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +106,16 @@ def test_own_data_is_all_of_a_file_or_one_client() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             own_data("digits", **how)  # type: ignore[arg-type]
+
+
+def test_a_table_is_joined_with_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_text(
+        "age,weight,died\n" + "\n".join(f"{20 + k},{60 + k % 7},{'yes' if k % 3 else 'no'}" for k in range(20))
+    )
+    own = own_data(str(path), target="died", types="age=number")
+    assert own.n_clients == 1 and len(own.train) + len(own.test) == 20 and own.classes == ("no", "yes")
+    with pytest.raises(UsageError, match="say which column is to be predicted, such as --target died"):
+        own_data(str(path))
+    with pytest.raises(UsageError, match="are for tables, and digits is none"):
+        own_data("digits", target="died")

@@ -115,6 +115,15 @@ def test_a_served_run_is_the_simulated_one_also_after_it_was_killed(method: str,
         serve(settings(method), carrier, out, how)
 
 
+def test_whose_versions_are_others_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier, said = hand(tmp_path / "nodes"), list[str]()
+    serve(settings("fedavg", rounds=1), carrier, tmp_path / "alike", Waiting(4), log=said.append)
+    assert not any("install the same" in line for line in said)
+    monkeypatch.setattr("polycentric.deploy.roster.__version__", "0.0.7")
+    serve(settings("fedavg", rounds=1), hand(tmp_path / "nodes"), tmp_path / "run", Waiting(4), log=said.append)
+    assert sum("has polycentric 0.0.7 and torch" in line for line in said) == 4
+
+
 def test_scores_and_the_next_training_travel_together(tmp_path: Path) -> None:
     """A greeting, then a parcel for each round, one for the last scores and one for fine-tuned ones."""
     carrier = hand(tmp_path / "nodes")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import polycentric
-from polycentric.language.files import opened, parsed, read_bytes, read_text, sha256_of
+from polycentric.language.files import append, opened, parsed, read_bytes, read_text, sha256_of
 
 PACKAGE = Path(polycentric.__file__).parent
 
@@ -53,3 +53,19 @@ def test_nobody_else_opens_a_file_for_reading() -> None:
                 if reads or loads:
                     wrong.append(f"{name}, line {node.lineno}")
     assert wrong == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and links are those of POSIX")
+def test_text_is_appended_to_regular_files_and_nothing_else(tmp_path: Path) -> None:
+    """Not through a link, and nobody waits for the other end of a pipe."""
+    for text in ("one\n", "two\n"):
+        append(tmp_path / "file", text)
+    assert (tmp_path / "file").read_text() == "one\ntwo\n" and (tmp_path / "file").stat().st_mode & 0o77 == 0
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "new")
+    for name in ("pipe", "folder", "link", "nowhere"):
+        with pytest.raises(OSError):
+            append(tmp_path / name, "three\n")
+    assert (tmp_path / "file").read_text() == "one\ntwo\n" and not (tmp_path / "new").exists()

@@ -192,11 +192,11 @@ def alone(root: Path) -> torch.Tensor:
     return _ALONE[0]
 
 
-def lies(n: int, seed: int = 0, jobs: int = 1, only: int | None = None) -> dict[str, Any]:
+def lies(n: int, seed: int = 0, jobs: int = 1, only: int | None = None, first: int = 0) -> dict[str, Any]:
     """How many of n lies did harm."""
     began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="lies-"))
     try:
-        numbers = range(n) if only is None else [only]
+        numbers = range(first, first + n) if only is None else [only]
         found = [tried(number, root / str(number)) for number in numbers]
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -96,6 +96,10 @@ def join(
     client: Annotated[
         str | None, typer.Option(help="One of the data's clients, by name or number. [default: all examples]")
     ] = None,
+    target: Annotated[str | None, typer.Option(help="Of a table: the column to predict.")] = None,
+    types: Annotated[
+        str | None, typer.Option(help="Of a table: what columns are where the guess is wrong: age=number,note=skip.")
+    ] = None,
     partition: Annotated[str | None, typer.Option(help="Deal the data to clients first; to try things out.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="To how many.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of that, and of what is held out for scores.")] = 0,
@@ -127,10 +131,13 @@ def join(
     What exceeds what is agreed to here (--method, --rounds, --epsilon, --min-clients) is refused. Code is run only with
     --trust.
 
-    Example: polycentric join --data patients.csv --server hospital.example:8470 --ca ca.crt --key ward-3.key
+    Example:
+
+      polycentric join --data patients.csv --target died --server hospital.example:8470 --ca ca.crt --key ward-3.key
     """
     import os
     import signal
+    import sys
     import threading
 
     from ..deploy.engine.member import Member
@@ -142,7 +149,8 @@ def join(
 
     os.umask(0o077)  # what is kept here is learned from the data
     limits = Limits(tuple(methods) if methods else None, rounds, epsilon, least, trust)
-    own = own_data(data, client=client, partition=partition, clients=clients, valid=valid, seed=seed)
+    split: dict[str, Any] = {"partition": partition, "clients": clients, "valid": valid, "seed": seed}
+    own = own_data(data, client=client, target=target, types=types, **split)
     parts = ", ".join(f"{len(getattr(own, part)):,} {part}" for part in ("train", "valid", "test"))
     say(f"{own.name}: {parts} examples; they stay here")
     called = name or (key.stem if key else "")
@@ -159,7 +167,10 @@ def join(
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())
     how: dict[str, Any] = {"server": server, "ca": ca, "key": key, "insecure": insecure}
-    Member(state / "engine", node.answer, **how, log=_timed).run(stop)
+    if not Member(state / "engine", node.answer, **how, log=_timed).run(stop):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # amid a training: it is lost, as by a kill, and nothing else is
 
 
 def federate(

@@ -13,8 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import torch
+
+from .. import __version__
 from ..errors import UsageError
 from .arithmetic import fixed_training
 from .check_keys import FEW_DAYS, KeyCheck
@@ -36,6 +40,7 @@ def _checks(server: str, ca: Path | None, insecure: bool, now: Callable[[], floa
     host, port = _endpoint(server)
     trained = f"{digest_of_training(fixed_training())} (equal digests: equal bits)"
     yield KeyCheck("a fixed short training", trained)
+    yield KeyCheck("versions", f"{_versions()} (the server says whose are others)")
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except OSError:
@@ -57,6 +62,15 @@ def _checks(server: str, ca: Path | None, insecure: bool, now: Callable[[], floa
         if context is None:
             return
     yield from _answers(host, port, context, now)
+
+
+def _versions() -> str:
+    """Of what both sides must have alike."""
+    try:
+        flower = version("flwr")
+    except PackageNotFoundError:
+        flower = "not installed"
+    return f"polycentric {__version__}, torch {torch.__version__}, flwr {flower}"
 
 
 def _endpoint(server: str) -> tuple[str, int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ..data import Federation, load
+from ..data import Federation, Pool, load, table
+from ..data.table_file import SUFFIXES
 from ..errors import UsageError, require, unknown
 
 
@@ -17,6 +19,8 @@ def own_data(
     clients: int | None = None,
     valid: float = 0.0,
     seed: int = 0,
+    target: str | None = None,
+    types: str | None = None,
 ) -> Federation:
     """The examples of one client, as a federation of one.
 
@@ -26,14 +30,21 @@ def own_data(
         partition, clients: how the data are dealt to clients first, of which `client` is one; for trying things out.
         valid: share of the training examples that is held out for validation.
         seed: of the draws that split them.
+        target, types: of a table: the column to predict, and what columns are where the guess is wrong.
     """
+    source: str | Pool = data
+    if Path(data).suffix.lower() in SUFFIXES:
+        require(target is not None, f"{data} is a table: say which column is to be predicted, such as --target died")
+        source = table(data, target=target, types=types)
+    else:
+        require(target is None and types is None, f"--target and --types are for tables, and {data} is none")
     if client is None:
         require(
             partition is None and clients is None,
             "--partition and --clients deal data to clients: say which one this node is, such as --client 0",
         )
-        return load(data, "iid", clients=1, seed=seed, valid=valid)
-    dealt = load(data, partition, clients=clients, seed=seed, valid=valid)
+        return load(source, "iid", clients=1, seed=seed, valid=valid)
+    dealt = load(source, partition, clients=clients, seed=seed, valid=valid)
     if client in dealt.clients:
         number = dealt.clients.index(client)
     elif client.isdecimal() and int(client) < dealt.n_clients:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from safetensors.torch import load, save_file
 
-from ..language.files import read_bytes
+from ..language.files import append, read_bytes
 from ..method import Exchange
 from ..round import opened, visit
 from ..runs.checkpoint import renamed
@@ -117,8 +117,7 @@ class Keeper:
             raise Spoiled(f"more than {most} different letters for one exchange")
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / "letters").open("a") as file:
-                file.write(f"\n{round} {what} {letter}\n")  # on a line of its own, after one that was half written
+            append(self.folder / "letters", f"\n{round} {what} {letter}\n")  # after one that was half written, maybe
         known.append(letter)
 
     def _read_letters(self) -> dict[tuple[int, int], list[str]]:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from .. import __version__
 from ..data import Federation
 from ..errors import UsageError, require
 from ..round import Trip
@@ -156,6 +159,7 @@ def serve(
     roster.wait(lambda r: len(r.present.keys() & wanted if wanted else r.present) >= how.nodes, how.wait, told)
     present = {name: roster.present.get(name) for name in known.clients} if known else _clients(roster, names)
     federation = known or federation_of(present)
+    _say_versions(present, log)
     _say_distances(present, log)
     given = Given(
         federation=federation,
@@ -289,6 +293,17 @@ def _begun(folder: Folder, settings: Settings, sealed: bool, trust: bool) -> Fed
 def _clients(roster: Roster, names: Sequence[str]) -> dict[str, Present | None]:
     """Everybody who may join, in the order of their names; without such a list, everybody who is there."""
     return {name: roster.present.get(name) for name in sorted(names or roster.present)}
+
+
+def _say_versions(present: dict[str, Present | None], log: Callable[[str], None]) -> None:
+    """Who has other versions than this machine."""
+    here = (str(__version__), str(torch.__version__))
+    for name, node in present.items():
+        if node is not None and (there := (node.facts.library, node.facts.torch)) != here:
+            log(
+                f"{name} has polycentric {there[0]} and torch {there[1]}, and this machine {here[0]} and {here[1]}: "
+                "install the same on both"
+            )
 
 
 def _say_distances(present: dict[str, Present | None], log: Callable[[str], None]) -> None:

@@ -68,6 +68,25 @@ def test_a_message_that_becomes_too_large_is_refused_before_it_does(monkeypatch:
         assembled(array.object_id, bomb)
 
 
+@pytest.mark.parametrize("piece", range(3))
+def test_pieces_that_make_no_message_are_refused_whatever_is_wrong_with_them(piece: int) -> None:
+    """One in the place of another, cut off, or with other bits: a node that sends such ends nobody's run."""
+    from flwr.app.message import make_message
+    from flwr.app.metadata import Metadata
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    about = Metadata(1, "", 1, 2, "", "", 1.0, 9.0, "query")
+    message = make_message(metadata=about, content=packed([b"x" * 9]))
+    pieces = {name: one.deflate() for name, one in get_all_nested_objects(message).items()}
+    name, data = list(pieces.items())[piece]
+    assert len(pieces) == 3 and unpacked(assembled(message.object_id, pieces).content) == ([b"x" * 9], "")
+    others = [*pieces.values(), data[:-2], b"", data[:20] + bytes(255 - one for one in data[20:])]
+    for other in others:
+        if other != data:
+            with pytest.raises(flower.FAILURES):
+                unpacked(assembled(message.object_id, pieces | {name: other}).content)
+
+
 def test_a_message_cannot_be_guessed() -> None:
     assert packed([b"x"]).object_id != packed([b"x"]).object_id
 

@@ -86,6 +86,15 @@ def test_stopping_waits_for_nobody(worker: Make) -> None:
     assert time.monotonic() - begun < 1.2
 
 
+def test_ending_says_whether_somebody_is_amid_an_answer(worker: Make) -> None:
+    """A process that goes on to its usual end then would be aborted."""
+    go, stop = threading.Event(), threading.Event()
+    unasked, idle, busy = worker(list, []), worker(list, []), worker(lambda parcel: [b"%d" % go.wait(10)], [])
+    assert idle.ask([b"a"], 5, stop) == ([b"a"], "") and busy.ask([b"a"], 0.1, stop) == ([], "late")
+    assert unasked.end() and idle.end() and not busy.end()
+    go.set()
+
+
 @pytest.mark.parametrize("mark", REASONS)
 def test_why_there_is_no_connection_is_said_in_plain_words(mark: str) -> None:
     assert _why(f"INFO: this\nERROR: [SSL: {mark} SuperNode.\nINFO: Finished") == REASONS[mark]

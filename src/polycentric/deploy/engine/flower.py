@@ -173,7 +173,10 @@ def assembled(first: str, pieces: Mapping[str, bytes]) -> Message:
             size += sum(len(pieces[children[k]]) for k in named)
     if size > LARGEST + len(pieces) * HEADS:
         raise ValueError("too large")
-    message = inflate_object_from_contents(first, dict(pieces))
+    try:
+        message = inflate_object_from_contents(first, dict(pieces))
+    except Exception as error:  # of Flower, protobuf, or of a piece in the place of another: many kinds
+        raise ValueError("pieces that cannot be read") from error
     if not isinstance(message, Message):
         raise ValueError("no message")
     message.metadata.__dict__["_message_id"] = first

@@ -29,6 +29,7 @@ LOOK, RARELY = 0.05, 2.0  # seconds between two looks at the supernode's log; fo
 LATELY = 1.0  # seconds after a line of the log in which a message may come
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the supernode is started again
 HINT = 15.0  # seconds after which it is said that there is no connection
+MOMENT = 1.0  # seconds for an answer that is nearly there when we end
 WELL = 60.0  # seconds after which a supernode that ended had been well
 REASONS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not for this name, not valid now, or not from the authority of "
@@ -81,8 +82,8 @@ class Member:
         self._worker = _Worker(answer, log)
         self.supernode: Child | None = None
 
-    def run(self, stop: threading.Event) -> None:
-        """Take part until `stop` is set."""
+    def run(self, stop: threading.Event) -> bool:
+        """Take part until `stop` is set; whether nobody answers any more: see `_Worker.end`."""
         from .flower import check_version
 
         check_version()
@@ -99,7 +100,7 @@ class Member:
                 self._log(f"trying again in {pause:g} s")
                 stop.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        self._worker.end()
+        return self._worker.end()
 
     def _take_part(self, stop: threading.Event) -> None:
         """Start a supernode, and answer what it brings until it ends, or we shall."""
@@ -247,9 +248,15 @@ class _Worker:
                 found = ([], "failed")
             self._answered.put(found)
 
-    def end(self) -> None:
-        """Let the thread go."""
+    def end(self) -> bool:
+        """Let the thread go; False: it is amid an answer, and a process that ended as usual would tear it from there.
+
+        Python ends such a thread by unwinding it, which code in C++ answers by aborting the process.
+        """
         self._asked.put(None)
+        if self._thread is not None:
+            self._thread.join(MOMENT)
+        return self._thread is None or not self._thread.is_alive()
 
 
 def _why(said: str) -> str:
