@@ -67,4 +67,4 @@ def test_three_terminals_come_to_a_run(page: str, tmp_path: Path) -> None:
     else:
         found = [*written(ROOT / page, "In three commands")[:-1], *written(ROOT / page, "The same bits")]
     typed(found, tmp_path)
-    assert (tmp_path / "runs/first/summary.json").is_file()
+    assert len(list(tmp_path.glob("runs/*/summary.json"))) >= 1
