@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,25 +215,22 @@ def test_a_disk_that_cannot_be_written_is_said_in_one_line(blobs: Any, tmp_path:
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-def measured(what: str) -> dict[str, float]:
+@pytest.fixture(scope="module")
+def peak() -> dict[str, float]:
     """Megabytes that a process needed at most, beyond files, for small and for large."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, what], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return {key: float(value) for key, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def test_a_cohort_larger_than_memory_streams_through_it() -> None:
+def test_a_cohort_larger_than_memory_streams_through_it(peak: dict[str, float]) -> None:
     """Ten times as many clients in a round, the same memory: a row is 1 MB, a block 5 of them."""
-    peak = measured("cohort")
     assert peak["100 clients"] - peak["10 clients"] < 20  # all their rows would be 100
 
 
-def test_what_clients_keep_is_not_in_memory() -> None:
+def test_what_clients_keep_is_not_in_memory(peak: dict[str, float]) -> None:
     """A hundred and fifty clients keep 1.1 MB each; 5 at a time are in memory."""
-    peak = measured("kept")
     assert peak["disk"] < 60
     assert peak["memory"] > 150
 
@@ -243,28 +241,25 @@ def anonymous() -> float:
     return float(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 1024
 
 
-def main(what: str) -> None:
+def main() -> None:
     """In a process of its own: what it needs at most while rounds go by."""
     spec = importlib.util.spec_from_file_location("conftest_beside", ROOT / "tests/conftest.py")
     assert spec and spec.loader
     conftest = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(conftest)
-    if what == "cohort":
-        width, settings = 250_000, [("before", 10), ("10 clients", 10), ("100 clients", 100)]
-    else:
-        width, settings = 400_000, [("disk", 10), ("memory", 10)]
     federation = conftest.blobs_of([3] * 150, shape=(6,), test=1, dtype=torch.float32)
 
-    def wide(shape: tuple[int, ...], n_outputs: int) -> torch.nn.Module:
+    def wide(width: int, shape: tuple[int, ...], n_outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(*shape, width // 10), torch.nn.Linear(width // 10, n_outputs))
 
     prepare(fedavg(), federation, rounds=1, fine_tune=0).go()  # all that is imported on first use is imported
     out, written, base = {}, Draft.write, anonymous()
-    for name, n in settings:
-        cut = {} if what == "cohort" else {"cut": KeepPrivate("0.*")}
-        method = fedavg(lr=0.01, batch=None, select=Uniform(n=n), **cut)
+    for name, n in [("before", 10), ("10 clients", 10), ("100 clients", 100), ("disk", 10), ("memory", 10)]:
+        kept = name in ("disk", "memory")
+        method = fedavg(lr=0.01, batch=None, select=Uniform(n=n), **({"cut": KeepPrivate("0.*")} if kept else {}))
         state = "disk" if name == "disk" else "memory"
-        run = prepare(method, federation, model=wide, executor="looped", block=5, state=state, rounds=1, fine_tune=0)
+        model = partial(wide, 400_000 if kept else 250_000)
+        run = prepare(method, federation, model=model, executor="looped", block=5, state=state, rounds=1, fine_tune=0)
         seen = [0.0]
 
         def looked(self: Draft, index: Any, rows: Any, seen: list[float] = seen) -> None:
@@ -279,4 +274,4 @@ def main(what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -400,10 +400,8 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
     rounds = found.state.round + 2  # as if the run had been asked for a few rounds more
     settings, needs = folder.read_config()
     folder.write_config(settings.changed(rounds=rounds), needs)
-    with started(["-m", "polycentric", "resume", "run", "--json"], cwd=tmp_path) as ranks:
-        (code, out, error), (other, nothing, silent) = ended(ranks)
-    assert (code, other, nothing, silent) == (0, 0, "", ""), error + silent
-    assert json.loads(out)["rounds"] == rounds
+    assert outcome(["resume", str(tmp_path / "run"), "--quiet"]) == 0  # alone: that ranks go on as well, is shown above
+    assert folder.read_json("summary.json")["rounds"] == rounds
 
     block = folder.read_json("config.json")["block"]
     assert block == 2  # twelve clients, two ranks, four blocks each
@@ -421,6 +419,18 @@ def test_a_rank_that_says_nothing_is_waited_for_so_long_and_no_longer(tmp_path: 
     assert code == 1
     assert "one of the 2 ranks has said nothing for 3 seconds; `polycentric resume run` continues" in error
     assert Folder.open(tmp_path / "run").load()[1] == []
+
+
+@pytest.mark.long
+def test_ranks_resume_by_the_command_and_one_of_them_tells(tmp_path: Path) -> None:
+    for words in ([*COMMAND, "--rounds", "2", "--out", "run"], ["-m", "polycentric", "resume", "run", "--rounds", "4"]):
+        with started([*words, "--json"], cwd=tmp_path) as ranks:
+            (code, out, error), (other, nothing, silent) = ended(ranks)
+        assert (code, other, nothing, silent) == (0, 0, "", ""), error + silent
+    assert json.loads(out)["rounds"] == 4
+    words = [*COMMAND[2:], "--rounds", "4", "--block", "2", "--out", str(tmp_path / "one"), "--quiet"]
+    assert outcome(words) == 0
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "one/metrics.jsonl").read_bytes()
 
 
 @pytest.mark.long

@@ -1,4 +1,7 @@
-"""Compiled programs: the looped steps to rounding, shared where they are equal, and told before they are made."""
+"""Compiled programs: the looped steps to rounding, shared where they are equal, and told before they are made.
+
+To compile one takes seconds, so most tests take steps of the same form: two clients, batches of five, float64.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,8 @@ def test_without_a_compiler_steps_run_stacked_and_that_is_said_once(
 
 
 def test_compiled_programs_run_beside_each_other_and_are_traced_alone(blobs: Make) -> None:
-    federation, how = blobs(sizes=(20,) * 8), {"executor": "compiled", "block": 2, "model": "logistic"}
+    federation = blobs(sizes=(20,) * 8)
+    how = {"executor": "compiled", "block": 2, "model": "logistic", "dtype": "float64"}
     one, two = (after(fedavg(lr=0.05, batch=5), federation, workers=n, **how) for n in (1, 2))
     assert torch.equal(one["model"], two["model"])
 
@@ -94,7 +98,7 @@ def test_programs_are_shared_by_runs_with_the_same_text_and_by_no_others(
     known: dict[object, object] = {}
     monkeypatch.setattr("polycentric.learn.execute.compiled._known", known)
     federation = blobs(sizes=(10, 10))
-    how: dict[str, Any] = {"executor": "compiled", "model": "logistic", "rounds": 1}
+    how: dict[str, Any] = {"executor": "compiled", "model": "logistic", "rounds": 1, "dtype": "float64"}
     first = after(fedavg(lr=0.05, batch=5), federation, **how)
     n = len(known)
     assert n >= 1
@@ -107,7 +111,7 @@ def test_programs_are_shared_by_runs_with_the_same_text_and_by_no_others(
 
 def test_a_step_is_not_handed_rows_it_does_not_read(blobs: Make) -> None:
     federation = blobs(sizes=(10, 10))
-    task = Task.of(federation, "logistic")
+    task = Task.of(federation, "logistic", dtype=torch.float64)
     clients = Simulation(federation, task, executor="compiled")
     rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
     poison = torch.full_like(rows["model"], torch.nan)
@@ -118,17 +122,17 @@ def test_a_step_is_not_handed_rows_it_does_not_read(blobs: Make) -> None:
 
 
 def test_what_comes_in_is_not_overwritten(blobs: Make) -> None:
-    federation = blobs(sizes=(10,) * 3)
-    task = Task.of(federation, "logistic")
+    federation = blobs(sizes=(10, 10))
+    task = Task.of(federation, "logistic", dtype=torch.float64)
     clients = Simulation(federation, task, executor="compiled")
-    rows = {name: row.repeat(3, 1) for name, row in task.start().items()}
+    rows = {name: row.repeat(2, 1) for name, row in task.start().items()}
     before = {name: row.clone() for name, row in rows.items()}
     clients.run(Train(batch=5), rows, clients.everyone(0))
     assert all(torch.equal(rows[name], before[name]) for name in rows)
 
 
 def test_narrow_batches_are_padded_and_change_nothing(blobs: Make) -> None:
-    federation = blobs(sizes=(5, 3, 7))
+    federation = blobs(sizes=(3, 7))
     for batch in (None, 20):
         both = [
             after(fedavg(lr=0.1, batch=batch), federation, 1, executor=e, model="logistic", dtype="float64")["model"]
@@ -148,7 +152,7 @@ def test_a_compiled_run_goes_on_bit_for_bit_and_tells_what_compiling_cost(tmp_pa
     asked = Settings.of(
         {"method": "fedavg", "data": "digits", "partition": "iid", "clients": 9, "model": "logistic", "rounds": 4}
         | {"executor": "compiled", "device": "cpu", "checkpoint_every": 1, "fine_tune": 0}
-        | {"set": {"select": "uniform(n=3)", "steps": 4}}
+        | {"set": {"select": "uniform(n=2)", "steps": 1}}
     )
     whole = attach_folder(prepared(asked), Folder.new(tmp_path / "whole")).go()
     assert whole.summary()["compile_seconds"] > 0
@@ -177,7 +181,8 @@ def test_whoever_watches_is_told_before_a_program_is_compiled(blobs: Make, monke
 
     told: list[int] = []
     monkeypatch.setattr(compiled, "on_compile", [told.append])
-    prepared = prepare(fedavg(lr=0.05, batch=5), blobs(sizes=(10, 10)), model="logistic", executor="compiled")
+    how = {"model": "logistic", "executor": "compiled", "dtype": "float64"}
+    prepared = prepare(fedavg(lr=0.05, batch=5), blobs(sizes=(10, 10)), **how)
     for _ in range(2):
         run_round(prepared.method, prepared.state, prepared.clients)
     assert told == list(range(1, prepared.clients.compiled[0] + 1))
