@@ -502,7 +502,7 @@ def test_other_data_are_not_gone_on_with(here, say):
 @pytest.mark.timeout(700)
 def test_a_real_ctrl_c_keeps_the_last_whole_round(here, stranger):
     words = ["run", "fedavg", "--data", "ok.npz", "--model", "mynet:Net", "--rounds", "1000000"]
-    words += ["--evaluate-every", "1", "--out", "run"]
+    words += ["--evaluate-every", "1", "--out", "run", "--executor", "looped"]  # so long a run would be compiled
     process = subprocess.Popen(
         [COMMAND, *words],
         stdout=subprocess.PIPE,
