@@ -47,12 +47,12 @@ def flip(path: Path, at: int = -1) -> None:
 
 
 def test_a_damaged_file_is_refused_or_said_or_makes_no_difference(scene: Scene) -> None:
-    found = damaged(60, 0, scene, rare=0.0)
-    assert found.bad == [] and found.cases == 60 and {"refused", "same"} <= set(found.became)
+    found = damaged(30, 0, scene, rare=0.0)
+    assert found.bad == [] and found.cases == 30 and {"refused", "same"} <= set(found.became)
 
 
 def test_a_forged_folder_makes_no_traceback(scene: Scene) -> None:
-    found = forged(40, 0, scene)
+    found = forged(20, 0, scene)
     assert found.bad == [] and found.became["refused"]
 
 
