@@ -19,7 +19,10 @@ from reliability.writers import writers
 print(json.dumps([kills(12, seed=4), writers(4)]))
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked, and their files found in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="children are forked, and their files found in /proc"),
+    pytest.mark.xdist_group("kills"),  # one worker: what is found is found once
+]
 
 
 @pytest.fixture(scope="module")

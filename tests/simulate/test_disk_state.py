@@ -224,11 +224,13 @@ def peak() -> dict[str, float]:
     return {key: float(value) for key, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
+@pytest.mark.xdist_group("memory")
 def test_a_cohort_larger_than_memory_streams_through_it(peak: dict[str, float]) -> None:
     """Ten times as many clients in a round, the same memory: a row is 1 MB, a block 5 of them."""
     assert peak["100 clients"] - peak["10 clients"] < 20  # all their rows would be 100
 
 
+@pytest.mark.xdist_group("memory")
 def test_what_clients_keep_is_not_in_memory(peak: dict[str, float]) -> None:
     """A hundred and fifty clients keep 1.1 MB each; 5 at a time are in memory."""
     assert peak["disk"] < 60

@@ -23,6 +23,8 @@ from polycentric.runs.settings import Settings
 from polycentric.runs.start import attach_folder, prepare, prepared, resumed
 from support import Make
 
+pytestmark = pytest.mark.xdist_group("compiled")  # one worker: what it has compiled it need not compile again
+
 
 def after(method: Any, federation: Federation, rounds: int = 2, **how: Any) -> dict[str, torch.Tensor]:
     prepared = prepare(method, federation, **({"model": "mlp"} | how))

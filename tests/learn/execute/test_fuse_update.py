@@ -16,6 +16,7 @@ from polycentric.learn.execute.fuse_update import fused_updates
 from polycentric.round import run_round
 from polycentric.runs.start import prepare
 
+pytestmark = pytest.mark.xdist_group("compiled")  # one worker: what it has compiled it need not compile again
 Make = Callable[..., Federation]
 N = 3  # clients
 

@@ -16,7 +16,10 @@ from report.accessible import barriers
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives a browser, is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to open a page with")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to open a page with"),
+    pytest.mark.xdist_group("browser"),  # one worker: one browser
+]
 
 WIDE = "document.querySelector('#curves .main-svg').getBoundingClientRect().width"
 GRID = "document.querySelector('#curves .plot').layout.xaxis.gridcolor"
