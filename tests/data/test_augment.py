@@ -91,9 +91,10 @@ def test_executors_see_the_same_images(digits: Federation, method: str) -> None:
     assert float((plain.state.centers["model"] - rows[0]).abs().max()) > 1e-4
 
 
+@pytest.mark.xdist_group("compiled")
 def test_compiled_steps_see_the_same_images() -> None:
-    """Of clients with equally many examples, so that there is little to compile."""
-    digits = pc.load("digits", clients=3, partition="iid+sample=45")
+    """Of two clients with equally many examples, so that there is little to compile."""
+    digits = pc.load("digits", clients=2, partition="iid+sample=30")
     how: dict[str, Any] = {"rounds": 2, "dtype": "float64", "fine_tune": 0, "model": "logistic"}
     runs = [
         pc.run("fedavg", digits, executor=executor, augment="flip+crop(1)", **how)
