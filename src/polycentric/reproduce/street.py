@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..report.boxes import draw_frames, draw_recall
+from ..report.boxes import draw_recall
 from ..report.figure import Points
 from ..runs.evaluate import in_chunks
 from ..runs.serving import holder
@@ -157,9 +157,6 @@ STREET = Table(
     seeds=3,
     figures={
         **{f"street-{word}.png": figure(lambda runs, d=d: _panels(runs, d)) for d, word in DETECTORS.items()},  # type: ignore[misc]
-        "street-frames.png": lambda path, runs: draw_frames(
-            open_run(runs.first(_name("YOLO", FEDAVG, 20, OWN))), path, clients=5
-        ),
         "street-recall.png": lambda path, runs: draw_recall(open_run(runs.first(_name("YOLO", FEDAVG, 20, OWN))), path),
     },
 )
