@@ -518,6 +518,7 @@ def test_a_table_beside_others_is_not_taken_for_a_name(
     kept: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = kept(VISITS)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path.parent / "cache"))  # whoever tests may have data of that name
     monkeypatch.setenv("POLYCENTRIC_DATA", str(path.parent))
     assert "visits" not in [found.name for found in pc.data.available()]  # type: ignore[attr-defined]
     refused(lambda: read(path), "--target COLUMN")
