@@ -160,20 +160,31 @@ class Disks:
         """One run, until it has ended as it should, or not."""
         dice = dice_of("disks", self.seed, number)
         who, what, method = CASES[number % len(CASES)]
+        self._all_here()
         self.struck.undisturbed(method)
         self.told, name, wrong = [], "", "it was not struck"
         for turn in range(4):  # a moment that does not come is drawn again
             if wrong == "it was not struck":
+                self._all_here()
                 folder = self.place.root / f"disk-{number}-{turn}"
                 name, wrong = (self._full if what == "full" else self._failing)(who, what, method, folder, dice)
         skipped = wrong.startswith("no small file system")
+        said = [line for text in self.told for line in text.splitlines() if line.startswith("error:")]
         return {
             "number": number,
             "name": f"{method}: {who}, {what}, {name}",
             "wrong": "" if skipped else wrong,
             "skipped": wrong if skipped else "",
+            "said": said,
             "told": self.told,
         }
+
+    def _all_here(self) -> None:
+        """Start the nodes that are not there, until they listen to who tells them to stop."""
+        for k in range(NODES):
+            if k not in self.place.nodes:
+                self.place.join(k)
+                _until((self.place.states[k] / "engine" / "lock.json").exists, 30)
 
     def _failing(self, who: str, what: str, method: str, folder: Path, dice: random.Random) -> tuple[str, str]:
         """A disk that fails at a touch."""
@@ -220,9 +231,7 @@ class Disks:
             try:
                 return name, self._node(method, k, out, now, lambda: filling[0].unlink())
             finally:
-                self.place.leave(k)
                 self.place.states[k] = before
-                self.place.join(k)
 
     def _server(
         self,
@@ -275,7 +284,6 @@ class Disks:
         ended = server.wait(1)
         self.told += ["server:", ended.out, ended.err]
         place.leave(k)  # what it said is looked at
-        place.join(k)
         wrong = wrong or self._said(k)
         if wrong or not came:
             return wrong or "it was not struck"
@@ -311,13 +319,11 @@ def disks(n: int, seed: int = 0, jobs: int = 1, only: int | None = None, first: 
         warm(root)
         place = Place(root)
         try:
-            for k in range(NODES):
-                place.join(k)
             runs = Disks(place, seed)
             found = []
             for number in range(first, first + n) if only is None else [only]:
                 found.append(runs.case(number))
-                print(found[-1]["name"], found[-1]["wrong"], found[-1]["skipped"], flush=True)
+                print(*(found[-1][key] for key in ("name", "wrong", "skipped", "said")), flush=True)
         finally:
             place.end()
         if any(place.codes):
