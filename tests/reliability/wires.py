@@ -68,9 +68,10 @@ class Wires:
 
     def end(self) -> None:
         """Let it go."""
-        assert self._program.stdin is not None
+        assert self._program.stdin is not None and self._program.stdout is not None
         self._program.stdin.close()
         self._program.wait(10)
+        self._program.stdout.close()
 
 
 def drawn(kind: str, number: int, whole: int, dice: random.Random) -> dict[str, Any]:
@@ -114,12 +115,12 @@ class Disturbed:
         ended = self.place.serve(method, out).wait(LONGEST)
         took, told = time.monotonic() - began, self.wires.told()
         wrong = f"exit code {ended.code}: {ended.err.strip()[-300:]}" if ended.code else ""
-        wrong = wrong or ("" if told["began"] else "it was not disturbed") or self.struck.wrong(method, out)
+        wrong = wrong or ("" if told["struck"] else "it was not disturbed") or self.struck.wrong(method, out)
         if not wrong and took > self.seconds[method] + DEADLINE:
             wrong = f"it took {took:.0f} s, and {self.seconds[method]:.0f} s undisturbed"
         shutil.rmtree(out, ignore_errors=True)
         how = ", ".join(f"{key} {value}" for key, value in order.items() if key != "kind")
-        name = f"{method}: {kind}, {how}: {told['struck']} of {told['peak']} connections, {took:.0f} s"
+        name = f"{method}: {kind}, {how}: {told['struck']} connections struck, {told['peak']} at a time, {took:.0f} s"
         return {"number": number, "name": name, "wrong": wrong, "took": took, "told": [ended.out, ended.err]}
 
 
