@@ -53,6 +53,17 @@ class Diverged(RuntimeError):
     """The training diverged: most of a cohort sent NaN or infinity; the state before that round is kept."""
 
 
+class Unwritten(UsageError):
+    """A file of a run that could not be written: a disk that is full, fails, or is closed to us."""
+
+    def __init__(self, where: object, reason: str, again: str = "`polycentric resume`") -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"cannot write {where}: {reason}; earlier checkpoints are intact, so free some space and continue with "
+            f"{again}"
+        )
+
+
 class Lost(RuntimeError):
     """Another rank of the run has ended or does not answer; the state of the last complete round is kept."""
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from polycentric import load, open as open_run, run as simulate
+from polycentric.cli.deploying import _served
 from polycentric.deploy.joining import one_of
 from polycentric.deploy.letters import Reply, packed
 from polycentric.deploy.participant import Participant
 from polycentric.deploy.serve import Waiting, serve
 from polycentric.deploy.terms import Limits, Terms
-from polycentric.errors import UsageError
+from polycentric.errors import Unwritten, UsageError
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Callback, Run
 from polycentric.runs.record import read_record, verify
@@ -277,3 +278,21 @@ def test_a_page_says_who_is_there_and_what_became_of_replies(tmp_path: Path) -> 
     lines = panel["parts"][0]["parts"]["0"]["lines"]
     assert [line[:4] for line in lines[:2]] == [("ward-0", "yes", "1", "2"), ("ward-1", "yes", "-", "0")]
     assert lines[1][5] == "2" and lines[0][5] == "0"
+
+
+def test_a_server_whose_disk_is_full_names_the_command_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not `polycentric resume`: nodes have the examples."""
+
+    def full(*given: Any, **named: Any) -> Run:
+        raise Unwritten(tmp_path / "run/metrics.jsonl", "No space left on device")
+
+    monkeypatch.setattr("polycentric.deploy.serve.serve", full)
+    how: dict[str, Any] = {"trust": False, "track": [], "as_json": False, "quiet": True}
+    with pytest.raises(UsageError) as wrong:
+        _served(Settings(method="fedavg"), None, tmp_path / "run", Waiting(1), [], **how)
+    assert str(wrong.value) == (
+        f"cannot write {tmp_path}/run/metrics.jsonl: No space left on device; earlier checkpoints are intact, so free "
+        f"some space and continue with the same command with --out {tmp_path}/run"
+    )

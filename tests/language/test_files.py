@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import polycentric
-from polycentric.language.files import append, opened, parsed, read_bytes, read_text, sha256_of
+from polycentric.language.files import append, named, opened, parsed, read_bytes, read_text, sha256_of
 
 PACKAGE = Path(polycentric.__file__).parent
 
@@ -29,6 +29,19 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path, what in ((tmp_path / "pipe", "a pipe"), (tmp_path, "a folder"), (Path("/dev/zero"), "a device")):
         with pytest.raises(OSError, match=f"it is {what}, not a regular file"):
             opened(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to try")
+def test_who_cannot_write_says_which_file() -> None:
+    with pytest.raises(OSError, match="No space left") as bare, open("/dev/full", "wb") as file:
+        file.write(b"a")
+    assert bare.value.filename is None
+    with pytest.raises(OSError, match="No space left") as wrong, named("here"), open("/dev/full", "wb") as file:
+        file.write(b"a")
+    assert wrong.value.filename == "here"
+    with pytest.raises(OSError, match="No such") as other, named("here"), open("elsewhere/a", "wb"):
+        pass
+    assert other.value.filename == "elsewhere/a"
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "NaN", '{"a": Infinity}', "[" * 200_000, "", "{", "1" * 9999])

@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,9 @@ class Place:
         from polycentric.deploy.first_look import make_keys
 
         self.root, self.port, self.n = root, free_port(), 0
+        self.doors = [self.port] * NODES  # where every node knocks
+        self.states = [root / f"{name} state" for name in NAMES]
+        self.waits = {"--deadline": "120", "--wait": "120"}
         self.keys, self.public = make_keys(root, NAMES)
         self.nodes: dict[int, Child] = {}
         self.codes: list[int] = []  # of nodes that were told to stop
@@ -126,9 +130,9 @@ class Place:
     def join(self, k: int, before: Callable[[], object] | None = None) -> None:
         """Start a node."""
         name = NAMES[k]
-        words = ["join", "--server", f"127.0.0.1:{self.port}", *DATA, "--client", str(k)]
+        words = ["join", "--server", f"127.0.0.1:{self.doors[k]}", *DATA, "--client", str(k)]
         words += ["--ca", str(self.keys / "ca.crt"), "--key", str(self.root / name / f"{name}.key")]
-        words += ["--state", str(self.root / f"{name} state"), "--device", "cpu"]
+        words += ["--state", str(self.states[k]), "--device", "cpu"]
         self.nodes[k] = start(words, self.said(name), before)
 
     def leave(self, k: int) -> None:
@@ -144,7 +148,7 @@ class Place:
             f"set = {{{METHODS[method]}}}\n"
         )
         words = ["serve", str(config), "--keys", str(self.keys), "--nodes", str(self.public), "--quiet"]
-        words += ["--port", str(self.port), "--deadline", "120", "--wait", "120", "--out", str(out)]
+        words += ["--port", str(self.port), *chain.from_iterable(self.waits.items()), "--out", str(out)]
         return start(words, self.said("server"), before)
 
     def end(self) -> None:
@@ -187,21 +191,25 @@ class Struck:
             config = str(self.place.root / f"{method}.toml")
             words = ["--executor", "looped", "--block", "1", "--record", "--quiet", "--device", "cpu"]
             command("run", config, *DATA, *words, "--out", str(plain))
-            self.whole[method] = {"found": _left(out), "plain": plain}
-            assert not (wrong := self._wrong(method, out)), f"{method}, undisturbed: {wrong}"
+            self.whole[method] = {"found": left_by(out), "plain": plain}
+            assert not (wrong := self.wrong(method, out)), f"{method}, undisturbed: {wrong}"
         return self.whole[method]
 
-    def _wrong(self, method: str, out: Path) -> str:
+    def wrong(self, method: str, out: Path) -> str:
+        """What a run has other than a simulation and an undisturbed run; empty: nothing."""
+        if other := self.other_bits(method, out):
+            return other
+        moved = differences(self.whole[method]["found"], left_by(out))
+        return f"{len(moved)} results have moved: {'; '.join(moved[:3])}" if moved else ""
+
+    def other_bits(self, method: str, out: Path) -> str:
+        """What was sent, or came of it, that a simulation has otherwise, tensor by tensor; empty: nothing."""
         from polycentric.runs.record import verify
 
-        whole = self.whole[method]
-        found = verify(out, whole["plain"])
+        found = verify(out, self.whole[method]["plain"])
         if found.difference is not None:
             return f"another {found.difference.tensor} of {found.difference.what} in round {found.difference.round}"
-        if found.rounds != ROUNDS:
-            return f"{found.rounds} rounds in its record"
-        moved = differences(whole["found"], _left(out))
-        return f"{len(moved)} results have moved: {'; '.join(moved[:3])}" if moved else ""
+        return "" if found.rounds == ROUNDS else f"{found.rounds} rounds in its record"
 
     def case(self, number: int) -> dict[str, Any]:
         """One run: struck, gone on with, compared."""
@@ -232,7 +240,7 @@ class Struck:
             if struck or code.code:
                 break
         wrong = f"exit code {code.code}: {code.err.strip()[-300:]}" if code.code else ""
-        wrong = wrong or ("" if struck else "it was not struck") or self._wrong(method, out)
+        wrong = wrong or ("" if struck else "it was not struck") or self.wrong(method, out)
         shutil.rmtree(out, ignore_errors=True)
         return {"number": number, "name": f"{method}: {who}, {struck}", "wrong": wrong, "told": told.splitlines()}
 
@@ -259,7 +267,7 @@ class Struck:
     def _strike(self, who: str, server: Child, k: int, out: Path, dice: random.Random) -> str:
         """Kill somebody at a random moment: while it starts, or in some round."""
         done, more = dice.randint(0, ROUNDS), dice.random()
-        while alive(server) and _rounds(out) < done:
+        while alive(server) and rounds_of(out) < done:
             time.sleep(0.05)
         time.sleep(more * (1.0 if done else 8.0 if who == "server, at random" else 3.0))
         if not alive(server):
@@ -279,7 +287,7 @@ class Struck:
         return moment if found else ""
 
 
-def _rounds(out: Path) -> int:
+def rounds_of(out: Path) -> int:
     """How many lines of metrics a run has written."""
     with suppress(OSError):
         return len((out / "metrics.jsonl").read_bytes().splitlines())
@@ -292,7 +300,7 @@ def _file(name: str) -> str:
     return str(HERE / f"{name}.py")
 
 
-def _left(out: Path) -> dict[str, Any]:
+def left_by(out: Path) -> dict[str, Any]:
     """What a run left but for its times, and for nodes.json, which says who was there when."""
     found = found_in(out)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

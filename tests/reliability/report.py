@@ -91,6 +91,20 @@ FIGURES: dict[str, tuple[str, str, tuple[int, int], tuple[int, int]]] = {
         (2, 10),
         (0, 0),
     ),
+    "wires": (
+        "wires between nodes and server of a real federation reset, closed, stalled one way or both, and slowed, then "
+        "let through again: bit-identical, and ended in time",
+        "12 of 12",
+        (1, 12),
+        (0, 0),
+    ),
+    "disks": (
+        "disks of server and nodes of a real federation full, without room from a named write on, or failing once: "
+        "said in one line, and bit-identical after room was made",
+        "8 of 8",
+        (1, 8),
+        (0, 0),
+    ),
     "hung": (
         "rounds of a real federation with a hung, a silent and a dead node: over the deadline and a second",
         "0",
@@ -118,6 +132,7 @@ FIGURES: dict[str, tuple[str, str, tuple[int, int], tuple[int, int]]] = {
     ),
 }
 ALONE = ("overhead", "hung")  # they measure time: nothing runs beside them
+FIRST = ("kills", "power", "attackers", "deployed", "equal", "wires", "disks")  # they take longest
 
 
 # -- one part, in a process of its own --------------------------------------------------------------------------------
@@ -190,6 +205,8 @@ PARTS: dict[str, Callable[[int, int], Found]] = {
     **{name: _program(name) for name in ("schedules", "fuzz", "lies", "intruders")},
     "equal": _program("equal", tensors="tensors"),
     "deployed": _program("deployed_kills"),
+    "wires": _program("wires", longest="longest"),
+    "disks": _program("disks", skipped="skipped"),
     "hung": _program("hung", longest="longest"),
     "leaks": _program("leaks", bytes="bytes"),
     "overhead": _program("overhead", more="more", work="work", ours="ours", bare="bare"),
@@ -244,7 +261,7 @@ def all_figures(short: bool, minutes: float, jobs: int, wanted: Collection[str])
         for parts, cases in [brief if short else long]
         for part in range(parts)
     ]
-    plan.sort(key=lambda one: (one[0] in ALONE, one[0] not in ("kills", "power", "attackers", "deployed", "equal")))
+    plan.sort(key=lambda one: (one[0] in ALONE, one[0] not in FIRST))
     found: dict[str, list[Found]] = {figure: [] for figure in FIGURES}
     beside = [one for one in plan if one[0] not in ALONE]
     with ThreadPoolExecutor(jobs) as pool:
@@ -276,6 +293,10 @@ def page(found: dict[str, Found], seconds: float, jobs: int) -> str:
             told = f"{of - bad} of {of}, killed {one.get('kills', 0)} times"
         elif figure == "deployed":
             told = f"{of - bad} of {of}"
+        elif figure == "wires":
+            told = f"{of - bad} of {of}, the longest {one.get('longest', 0):.0f} s with a deadline of 120 s"
+        elif figure == "disks":
+            told = f"{of - bad} of {of}, {one.get('skipped', 0)} not tried since no file system could be mounted"
         elif figure == "equal":
             told = f"{bad} of {of}, {one.get('tensors', 0):,} tensors compared"
         elif figure == "hung":

@@ -256,6 +256,7 @@ def _served(
     quiet: bool,
 ) -> None:
     from ..deploy.serve import serve as run
+    from ..errors import Unwritten
     from ..runs.folder import Folder
     from ..runs.trackers import tracker
     from .running import told
@@ -264,9 +265,12 @@ def _served(
     trackers, log = [tracker(each) for each in track], _logger(folder, not (quiet or as_json))
     with progress(settings.method, settings.rounds, quiet=quiet or as_json) as watching:
         with interruptible(f"the same command with --out {folder}"):
-            ended = run(
-                settings, carrier, folder, how, names=names, callbacks=(*watching, *trackers), log=log, trust=trust
-            )
+            try:
+                ended = run(
+                    settings, carrier, folder, how, names=names, callbacks=(*watching, *trackers), log=log, trust=trust
+                )
+            except Unwritten as error:  # nodes have the examples, so `polycentric resume` would not do
+                raise Unwritten(error.where, error.reason, f"the same command with --out {folder}") from error
     told(ended.summary(), Folder.open(folder), as_json)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError, require
-from ..language.files import read_bytes, why
+from ..language.files import named, read_bytes, why
 
 SECRET, OPEN, FOLDER = 0o600, 0o644, 0o700
 LARGEST = 1 << 16  # bytes of a key or certificate
@@ -111,7 +111,7 @@ class Writer:
         except FileExistsError:
             raise UsageError(f"{self.path / name} is there already, and is never overwritten: move it away") from None
         self.made.append(name)
-        with os.fdopen(file, "wb") as opened:
+        with named(self.path / name), os.fdopen(file, "wb") as opened:
             os.fchmod(file, mode)
             opened.write(data)
             opened.flush()

@@ -57,9 +57,21 @@ def opened(path: str | Path, limit: int | None = None) -> io.BufferedReader:
 def append(path: str | Path, text: str) -> None:
     """Text at the end of a regular file, which is made where there is none; no link is followed, no pipe waited for."""
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | careful, 0o600), "ab") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | careful
+    with named(path), os.fdopen(os.open(path, flags, 0o600), "ab") as file:
         _refuse(os.fstat(file.fileno()).st_mode, path)
         file.write(text.encode())
+
+
+@contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """Have an error say which file it is about: one of writing, or of closing, knows no name by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _refuse(mode: int, path: str | Path) -> None:

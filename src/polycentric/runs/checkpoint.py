@@ -24,8 +24,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import UsageError
-from ..language.files import TEXT, parsed, read_text, sha256_of
+from ..errors import Unwritten, UsageError
+from ..language.files import TEXT, named, parsed, read_text, sha256_of
 from ..method import State
 from ..simulate.disk_state import OnDisk, link, opened
 from ..stacks.stack import Layout, Stacks, aligned
@@ -270,12 +270,13 @@ def renamed(path: Path, write: Callable[[Path], object]) -> str:
     """The same, where what goes wrong is somebody else's to explain."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
-        digest = sha256_of(temporary)
-        with temporary.open("r+b") as file:  # for writing: Windows syncs nothing else
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_names(path.parent)
+        with named(path):
+            write(temporary)
+            digest = sha256_of(temporary)
+            with temporary.open("r+b") as file:  # for writing: Windows syncs nothing else
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_names(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
     return digest
@@ -303,8 +304,4 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            f"cannot write {path}: {reason}; earlier checkpoints are intact, so free some space and continue with "
-            "`polycentric resume`"
-        ) from error
+        raise Unwritten(path, getattr(error, "strerror", None) or str(error)) from error

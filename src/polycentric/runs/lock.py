@@ -30,7 +30,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..errors import UsageError
-from ..language.files import parsed, read_text, why
+from ..language.files import named, parsed, read_text, why
 
 LOCK = "lock.json"
 NO_CONTAINER = "pid:[4026531836]"  # Linux's first namespace of processes
@@ -158,8 +158,9 @@ def _take(path: Path, owner: Owner) -> Owner | None:
             now = _read(path)
             if now is not None and now.token == found.token:  # not somebody's who was faster
                 whole = path.with_name(f".lock-{owner.token}.new.tmp")
-                whole.write_text(_words(owner), encoding="utf-8")
-                whole.replace(path)
+                with named(path):
+                    whole.write_text(_words(owner), encoding="utf-8")
+                    whole.replace(path)
                 return found
         finally:
             right.unlink(missing_ok=True)
@@ -189,7 +190,7 @@ def _created(path: Path, owner: Owner) -> bool:
 def _created_in_place(path: Path, owner: Owner) -> bool:
     ours = False
     try:
-        with path.open("x", encoding="utf-8") as file:  # O_CREAT | O_EXCL
+        with named(path), path.open("x", encoding="utf-8") as file:  # O_CREAT | O_EXCL
             ours = True
             file.write(_words(owner))
     except FileExistsError:

@@ -135,3 +135,22 @@ def test_keys_are_needed_unless_it_is_said_that_they_are_not(tmp_path: Path) -> 
         link(insecure=True, port=0)
     with pytest.raises(UsageError, match="more than 0 seconds"):
         member(insecure=True, seconds=0)
+
+
+@pytest.mark.parametrize(("let_in", "pauses"), [(True, [1, 1, 1, 1]), (False, [1, 2, 4, 8])])
+def test_only_who_is_not_let_in_waits_longer_and_longer(
+    let_in: bool, pauses: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wire that is cut now and then costs a second, not a minute."""
+    said: list[str] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if len(said) == len(pauses):
+                self.set()
+            return self.is_set()
+
+    node = Member(tmp_path / "node", list, server="127.0.0.1:1", ca=None, key=None, insecure=True, log=said.append)
+    monkeypatch.setattr(node, "_take_part", lambda stop: let_in)
+    assert node.run(Stop())
+    assert said == [f"trying again in {pause} s" for pause in pauses]

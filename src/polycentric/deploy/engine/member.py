@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError, require
-from ...language.files import read_text
+from ...language.files import named, read_text
 from .admission import check_node
 from .children import Child, free_port
 from .place import Place, endpoint
@@ -93,17 +93,18 @@ class Member:
         with self._place:
             while not stop.is_set():
                 began = time.monotonic()
-                self._take_part(stop)
+                connected = self._take_part(stop)
                 if stop.is_set():
                     break
-                pause = SHORTEST_PAUSE if time.monotonic() - began > WELL else pause
+                well = connected or time.monotonic() - began > WELL  # a wire was cut, or a server started again
+                pause = SHORTEST_PAUSE if well else pause
                 self._log(f"trying again in {pause:g} s")
                 stop.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
         return self._worker.end()
 
-    def _take_part(self, stop: threading.Event) -> None:
-        """Start a supernode, and answer what it brings until it ends, or we shall."""
+    def _take_part(self, stop: threading.Event) -> bool:
+        """Start a supernode, and answer what it brings until it ends, or we shall; whether it was let in."""
         self._sign_off()
         port = free_port()
         options = ["supernode", "--superlink", self.server, *self._place.options, "--port", str(port)]
@@ -115,7 +116,7 @@ class Member:
             options += ["--auth-supernode-private-key", str(self._key.absolute())]
         child = self.supernode = Child("supernode", "starter.py", options, self._place.folder)
         try:
-            self._answer_all(self._place.address(port), child, stop)
+            return self._answer_all(self._place.address(port), child, stop)
         finally:
             alone = not child.alive
             child.end()
@@ -124,7 +125,7 @@ class Member:
             else:
                 self._number.unlink(missing_ok=True)  # a supernode that we end signs off itself
 
-    def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> None:
+    def _answer_all(self, address: Address, child: Child, stop: threading.Event) -> bool:
         from .answering import claims_of_messages
         from .flower import FAILURES
 
@@ -134,7 +135,8 @@ class Member:
             while not stop.is_set() and child.alive:
                 if not known and (found := _NUMBER.search(child.said())):
                     known = True
-                    self._number.write_text(found[1])
+                    with named(self._number):
+                        self._number.write_text(found[1])
                     self._log(f"connected to {self.server}")
                 if not known and time.monotonic() > hint:
                     hint = float("inf")
@@ -152,9 +154,10 @@ class Member:
                     task = None
                 if task is not None:
                     if not self._answer(address, task[0], stop):
-                        return
+                        return known
                 else:
                     stop.wait(LOOK)
+            return known
         finally:
             claims.close()
 

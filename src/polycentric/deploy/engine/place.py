@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
+from ...language.files import named
 from ...runs.lock import Lock
 from ..keys import make_server
 from ..private_files import SECRET, private_folder
@@ -47,7 +48,7 @@ class Place:
         self._secret = secrets.token_bytes(32)
         self.secret_file.unlink(missing_ok=True)
         file = os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, SECRET)
-        with os.fdopen(file, "wb") as opened:
+        with named(self.secret_file), os.fdopen(file, "wb") as opened:
             os.fchmod(file, SECRET)
             opened.write(self._secret)
         return self
