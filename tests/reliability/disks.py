@@ -212,6 +212,7 @@ class Disks:
             if why:
                 return "not tried", why
             after, more, left = dice.randint(0, ROUNDS - 1), dice.uniform(0, 1), dice.choice((0, 4 << 10, 64 << 10))
+            after = min(after, ROUNDS - 2) if who == "server" else after  # it still has something to write
             out = folder / "run" if who == "server" else folder.with_name(f"run-{folder.name}")
             filling: list[Path] = []
 
@@ -246,11 +247,12 @@ class Disks:
         _until(lambda: struck() or not alive(server), LONGEST)
         came = struck()
         _until(lambda: not alive(server), LONG)
+        over = not alive(server)
         if came:
             room()
         ended = server.wait(LONGEST)
         self.told += ["server:", ended.out, ended.err]
-        if not came:
+        if not came or (over and not ended.code):  # it had written all that it had to
             return "it was not struck"
         if wrong := mistake("the server", ended):
             return wrong
