@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..report import curves
 from ..report.boxes import draw_recall
-from ..report.figure import Points
 from ..runs.evaluate import in_chunks
 from ..runs.serving import holder
 from ..runs.start import open as open_run
 from .judge import claim_by_seed, less, listed, means_of
-from .rows import at_end, cell, history, rows
-from .table import Claim, Measure, Row, Runs, Table, Verdict, figure
+from .rows import at_end, cell, rows
+from .table import Claim, Draw, Measure, Row, Runs, Table, Verdict
 
 DATA = "street(144x176)"
 DETECTORS = {"YOLO": "yolo", "Faster R-CNN": "faster-rcnn"}
@@ -117,24 +118,17 @@ def _claims(detector: str) -> tuple[Claim, ...]:
     return (*each, *(pooled(devices) for devices in DEVICES))
 
 
-def _over(runs: Runs, detector: str, devices: int, x: str) -> Points:
-    lines: dict[str, dict[float, list[float]]] = {}
-    for method in METHODS:
-        every = [history(folder) for folder in runs[_name(detector, method, devices, OWN)]]
-        if not every:
-            continue
-        points: dict[float, list[float]] = {}
-        for rows_ in every:
-            for row in rows_:
-                at = row["round"] if x == "rounds" else (row["bytes_up"] + row["bytes_down"]) / 1e6
-                points.setdefault(float(at), []).append(100 * row["pooled_map50"])
-        lines[method] = points
-    dress = {"title": f"{detector}, {devices} devices", "xlabel": x, "ylabel": "mAP in %, own models"}
-    return Points(lines, dress=dress)
+def _curves(detector: str, devices: int) -> Draw:
+    """mAP of all test images by the clients' own models, over rounds and bytes."""
 
+    def draw(path: Path, runs: Runs) -> object:
+        every = {method: tuple(runs[_name(detector, method, devices, OWN)]) for method in METHODS}
+        there = {method: folders for method, folders in every.items() if folders}
+        if there:
+            curves.figure(there, path, "pooled_map50", ("rounds", "bytes"))
+        return bool(there)
 
-def _panels(runs: Runs, detector: str) -> list[list[Points]]:
-    return [[_over(runs, detector, devices, x) for x in ("rounds", "MB sent")] for devices in DEVICES]
+    return draw
 
 
 STREET = Table(
@@ -156,7 +150,7 @@ STREET = Table(
     claims=tuple(one for detector in DETECTORS for one in _claims(detector)),
     seeds=3,
     figures={
-        **{f"street-{word}.png": figure(lambda runs, d=d: _panels(runs, d)) for d, word in DETECTORS.items()},  # type: ignore[misc]
+        **{f"street-{word}-{n}.png": _curves(detector, n) for detector, word in DETECTORS.items() for n in DEVICES},
         "street-recall.png": lambda path, runs: draw_recall(open_run(runs.first(_name("YOLO", FEDAVG, 20, OWN))), path),
     },
 )
