@@ -401,3 +401,10 @@ def test_boxes_are_learned_by_nodes_as_in_a_simulation(tmp_path: Path) -> None:
     same(made.state, run.state)
     assert np.array_equal(made.scores["in_use"].marks["map50"].values, run.scores["in_use"].marks["map50"].values)
     assert "micro_map50" in made.metrics and "pooled_map50" not in made.metrics
+    told = {
+        f"{part}/{name}": torch.tensor(0.5) for part in ("test", "valid") for name in ("accuracy", "f1", "mark/map50")
+    }
+    told |= {f"{part}/count": torch.tensor(float(made.remote.scored_on[part][0])) for part in ("test", "valid")}
+    assert made.remote._believed(0, told) and not made.remote._believed(
+        0, told | {"test/mark/map50": torch.tensor(7.0)}
+    )

@@ -65,7 +65,7 @@ def test_a_curve_is_stairs_that_end_where_nothing_more_is_found() -> None:
 
 def test_figures_and_report_of_a_detector(run: pc.Run, tmp_path: Path) -> None:
     assert run.folder is not None
-    for name in ("frames", "recall"):
+    for name in ("frames", "recall", "curves"):  # curves: of what boxes are compared by
         assert draw_figure(name, [run.folder.path], tmp_path / f"{name}.png").stat().st_size > 5000
     with pytest.raises(UsageError, match=r"--format png"):
         draw_figure("frames", [run.folder.path], tmp_path / "frames.pdf")

@@ -113,6 +113,7 @@ def streets(**how: Any) -> pc.Federation:
 def test_boxes_are_the_goal_of_boxes_and_other_models_are_refused() -> None:
     federation = streets()
     assert federation.kind == "boxes" and isinstance(GOALS["boxes"], Detection)
+    assert pc.run(pc.fedavg(), federation, rounds=0, fine_tune=0).model == "yolo"
     with pytest.raises(UsageError, match=r"--model yolo"):
         pc.run(pc.fedavg(), federation, model="mlp", rounds=1)
     for setting, why in (({"target": 0.5}, "target"), ({"unseen": True}, "unseen"), ({"optimistic": True}, "classes")):

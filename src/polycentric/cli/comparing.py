@@ -25,7 +25,8 @@ def compare(
         str | None, typer.Option(help="The row that the others are compared with, seed by seed. [default: the first]")
     ] = None,
     by: Annotated[
-        str | None, typer.Option(help="The metric to compare by. [default: micro_accuracy; of numbers micro_rmse]")
+        str | None,
+        typer.Option(help="The metric to compare by. [default: micro_accuracy; of numbers micro_rmse; of boxes mAP]"),
     ] = None,
     who: Annotated[bool, typer.Option("--who", help="Also say who gains and who loses, by client and group.")] = False,
     unequal_work: Annotated[
@@ -227,7 +228,7 @@ def reproduce(
 def curves(
     runs: RunFolders,
     over: Annotated[str, typer.Option(help=f"{OVER}; several, separated by commas, give one panel each.")] = "rounds",
-    metric: Annotated[str, typer.Option(help="A metric, as it is named in metrics.jsonl.")] = "micro_accuracy",
+    metric: Annotated[str, typer.Option(help="A metric of metrics.jsonl. [default: as compare's]")] = "",
     out: Figure = Path("curves.png"),
     log: Annotated[bool, typer.Option("--log", help="A logarithmic axis of rounds, seconds or bytes.")] = False,
 ) -> None:

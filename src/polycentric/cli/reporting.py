@@ -59,7 +59,7 @@ def figure(
     form: Annotated[str, typer.Option("--format", help="pdf, svg or png.")] = "pdf",
     columns: Annotated[int, typer.Option(help="As wide as 1 or 2 columns of a paper.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The file to draw into. [default: NAME.FORMAT]")] = None,
-    metric: Annotated[str, typer.Option(help="Of curves: a metric. [default: micro_accuracy]")] = "",
+    metric: Annotated[str, typer.Option(help="Of curves: a metric. [default: as compare's]")] = "",
     over: Annotated[str, typer.Option(help="Of curves: rounds, seconds, bytes; several with commas.")] = "",
     trust: Trust = False,
 ) -> None:

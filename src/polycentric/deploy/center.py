@@ -30,7 +30,7 @@ from ..method import Exchange, Method, State
 from ..round import Answer, Trip, receive, visit
 from ..runs.evaluate import greeted, scored
 from ..runs.loop import Run
-from ..runs.metrics import Scores
+from ..runs.metrics import Scores, is_share
 from ..runs.observers import Part
 from ..simulate.clients import Simulation, finite
 from ..simulate.rehearsal import LEAST
@@ -300,9 +300,11 @@ class Nodes:
         """Whether scores can be: of as many examples as the client said it has, shares of them, and nothing absurd."""
         if any(math.isfinite(value) and abs(value) > ABSURD for value in map(float, numbers.values())):
             return False
+        own = {metric.name for metric in self.clients.task.metrics}  # of the user's: they may be anything
         for part in PARTS:
             count = float(numbers[f"{part}/count"])
-            shares = [float(numbers[f"{part}/{name}"]) for name in ("accuracy", "f1")]
+            ours = [f"mark/{name}" for name in self._like.marks if is_share(name) and name not in own]
+            shares = [float(numbers[f"{part}/{name}"]) for name in ("accuracy", "f1", *ours)]
             if count != int(self.scored_on[part][client]) or any(not (math.isnan(s) or 0 <= s <= 1) for s in shares):
                 return False
         return True

@@ -126,13 +126,17 @@ def build(
     return module
 
 
-def default(shape: tuple[int, ...], n_outputs: int, symbols: int = 0) -> str:
-    """The name of a model that is quick to train on examples of this shape.
+def default(shape: tuple[int, ...], n_outputs: int, symbols: int = 0, kind: str = "classes") -> str:
+    """The name of a model that is quick to train on examples of this shape, for targets of this kind.
 
     >>> default((1, 28, 28), 10), default((6, 128), 6), default((80,), 80, symbols=80)
     ('mlp', 'har-cnn', 'char-lstm')
+    >>> default((3, 144, 176), 7, kind="boxes")
+    'yolo'
     """
     del n_outputs  # it changes nothing; it is taken so that the call reads as that of `build`
+    if kind == "boxes":
+        return "yolo"
     if symbols > 0:
         return "char-lstm"
     return "har-cnn" if MODELS["har-cnn"].takes(shape) else "mlp"

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import UsageError, require, unknown
 from ..runs.folder import Folder
 from ..runs.metrics import Reals, is_share
+from ..runs.paired import leading
 from .figure import COLOURS, band, colour, legend, panels, paper, target
 
 if TYPE_CHECKING:
@@ -191,10 +192,10 @@ def unit_of(groups: Groups) -> str:
     return next(iter(found), simulated)
 
 
-def figure(
-    groups: Groups, path: Path, metric: str = "micro_accuracy", over: Sequence[Over] = ("rounds",), log: bool = False
-) -> None:
-    """One panel for each of `over`, beside each other, with one legend."""
+def figure(groups: Groups, path: Path, metric: str = "", over: Sequence[Over] = ("rounds",), log: bool = False) -> None:
+    """One panel for each of `over`, beside each other, with one legend; without a metric, that of a comparison."""
+    first = next((row for folders in groups.values() for folder in folders for row in rows_of(folder)), {})
+    metric = metric or (leading(first) if first else "micro_accuracy")
     beside = 0.0 if paper() else _height(groups)  # inches of a legend that has no room on the panels
     with panels(path, 1, len(over), size=(5.2 + (3.0 / len(over) if beside else 0), max(3.8, beside))) as axes:
         for axis, what in zip(axes[0], over, strict=True):

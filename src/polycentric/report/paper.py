@@ -51,7 +51,7 @@ def draw_figure(
             for word in words:
                 if word not in curves.AXES:
                     raise unknown("axis", word, curves.AXES)
-            curves.figure(curves.gathered(runs), path, metric or "micro_accuracy", words)  # type: ignore[arg-type]
+            curves.figure(curves.gathered(runs), path, metric, words)  # type: ignore[arg-type]
         elif name == "participation":
             draw_participation(curves.gathered(runs), path)
         else:

@@ -89,8 +89,8 @@ class Settings(BaseModel):
     )
     monitor: str | None = option(
         None,
-        "The validation metric that patience and the best model go by, such as macro_f1. [default: micro_accuracy, or "
-        "micro_loss where numbers are predicted]",
+        "The validation metric that patience and the best model go by, such as macro_f1. [default: micro_accuracy; of "
+        "boxes pooled_map50; of numbers micro_loss]",
         bound=False,
     )
     metrics: str | None = option(

@@ -357,7 +357,8 @@ def prepared(
         raise UsageError("patience needs a validation split: load the data with valid=0.1 (--valid 0.1)")
     where = device_of(settings.device if ranks.size == 1 else own_device(settings.device))
     use_precision(settings.precision, where, settings.dtype)
-    model = given.model or settings.model or default(federation.shape, federation.n_outputs, federation.symbols)
+    fits = federation.shape, federation.n_outputs, federation.symbols, federation.kind
+    model = given.model or settings.model or default(*fits)
     federation = federation.to(where) if where.type != "cpu" else federation
     metrics = given.metrics if given.metrics is not None else built_metrics(settings)
     how: dict[str, Any] = {"dtype": getattr(torch, settings.dtype), "device": where, "precision": settings.precision}
