@@ -47,7 +47,7 @@ def exchange(topology, memory, cohort, centers, sent):
     memory = write(memory, [(cohort.index, topology.place(memory, cohort, {"model": centers}, {"model": sent}))])
     up, mean = topology.up(memory, cohort, "model"), Mean()
     total = mean.start(up, centers)
-    mean.add(total, up, sent)
+    mean.add(total, mean.part(up, sent))
     memory, stepped = topology.meet(memory, cohort, {"model": mean.settle(total, centers).values})
     return memory, stepped["model"]
 

@@ -11,7 +11,7 @@ kept by the client, or is sent up. `clients` is the seam: a simulation on one ma
 a real federation differ only in how they answer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -20,6 +20,7 @@ import torch
 
 from .learn import Executor
 from .method import Exchange, Method, State
+from .parts.aggregate import Rows, Sum
 from .stacks import Cohort, Stacks
 from .stacks.stack import Draft
 
@@ -33,14 +34,29 @@ class Answer:
     kept: Stacks  # (block, width)
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a block comes to once it is mixed: all that centers need of it, whoever learned it."""
+
+    block: Cohort
+    noted: Stacks  # (block, ...) what is remembered of its clients
+    sums: dict[str, Sum | Rows]  # by what was sent
+    kept: Stacks  # (block, width)
+
+
 class Clients(Protocol):
-    """The seam between the round and whoever trains."""
+    """The seam between the round and whoever trains; who derives from it has `parts`, and may know a shorter way."""
 
     def everyone(self, round: int, turn: int) -> Cohort:
         """All clients that have data."""
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Answer]:
         """Receive, learn, keep and protect at every client of the cohort, block by block."""
+
+    def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
+        """The same, mixed: block by block, or all blocks as one where mixing must see the cohort at once."""
+        answers = self.answers(exchange, state, cohort)
+        return map(mixer(exchange, state), joined(list(answers)) if exchange.whole else answers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +85,16 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
 
     everyone = clients.everyone(state.round, turn)
     cohort = select(memory, everyone)  # who
-    answers = clients.answers(exchange, state, cohort)  # receive, learn, keep, protect: a stream of blocks
-    if exchange.whole:
-        answers = joined(list(answers))
+    parts = clients.parts(exchange, state, cohort)  # receive, learn, keep, protect, mix: a stream of blocks
 
     nobody, blocks, notes, kept = everyone[:0], [], Draft(memory), Draft(state.kept)
     heard = {name: aggregate.start(exchange.up(memory, nobody, name), centers[name]) for name in exchange.sends}
-    for answer in answers:  # mix
-        block, sent = answer.block, answer.sent
-        notes.write(block.index, select.note(block, sent) | topology.place(memory, block, centers, sent))
+    for part in parts:
+        notes.write(part.block.index, part.noted)
         for name in exchange.sends:
-            aggregate.add(heard[name], exchange.up(notes.stacks, block, name), sent[name], block)
-        kept.write(block.index, answer.kept)  # nothing of a block is held when the next one is mixed
-        blocks.append(block)
+            aggregate.add(heard[name], part.sums[name])
+        kept.write(part.block.index, part.kept)  # nothing of a block is held when the next one comes
+        blocks.append(part.block)
 
     settled = {name: aggregate.settle(heard[name], centers[name]) for name in exchange.sends}
     arrived = nobody.join(blocks)
@@ -92,6 +105,21 @@ def run_exchange(exchange: Exchange, state: State, clients: Clients, turn: int) 
     memory, centers = topology.meet(notes.stacks, arrived, centers)
     after = replace(state, centers=centers, kept=kept.stacks, memory=memory)
     return after, Trip(exchange, state, cohort, arrived)
+
+
+def mixer(exchange: Exchange, state: State) -> Callable[[Answer], Part]:
+    """Says what a block comes to: where its clients belong now, and what every center hears of them."""
+    notes = Draft(state.memory)
+
+    def mixed(answer: Answer) -> Part:
+        block, sent = answer.block, answer.sent
+        noted = exchange.select.note(block, sent) | exchange.topology.place(state.memory, block, state.centers, sent)
+        notes.write(block.index, noted)
+        up = {name: exchange.up(notes.stacks, block, name) for name in exchange.sends}
+        sums = {name: exchange.aggregate.part(up[name], sent[name], block) for name in exchange.sends}
+        return Part(block, noted, sums, answer.kept)
+
+    return mixed
 
 
 def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:

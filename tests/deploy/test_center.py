@@ -19,6 +19,7 @@ from polycentric.deploy.center import Nodes
 from polycentric.deploy.letters import Reply
 from polycentric.deploy.participant import Participant
 from polycentric.method import State
+from polycentric.round import Clients
 from polycentric.runs.evaluate import evaluate
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
@@ -318,7 +319,7 @@ def test_a_loss_that_is_no_number_ends_nothing(loss: float, blobs: Make, tmp_pat
 
 
 @dataclass(eq=False)
-class Only:
+class Only(Clients):
     """A simulation of which only some answers arrive: those that a center has used."""
 
     clients: Any

@@ -168,7 +168,7 @@ def test_the_mean_of_a_cluster_is_that_of_clustered_fl_of_ifca_and_of_tkm() -> N
         rounds = method.at(1)[-1]
         up = rounds.topology.up({"assignment": place}, who, "model")
         total = rounds.aggregate.start(up, own)
-        rounds.aggregate.add(total, up, rows)
+        rounds.aggregate.add(total, rounds.aggregate.part(up, rows))
         found.append(rounds.aggregate.settle(total, own).values)
     torch.testing.assert_close(found[0], torch.stack([own[0], rows[[0, 3]].mean(0), rows[[1, 2, 4]].mean(0)]))
     torch.testing.assert_close(found[0], found[1], rtol=1e-14, atol=0)
@@ -427,7 +427,8 @@ def test_memory_of_the_steps_does_not_grow_with_clients_times_centers_times_para
     assert largest[64] <= 64 * (1 << 13) < 64 * width
     total = Mean().start(Clusters(k).up({"assignment": torch.zeros(0).long()}, everyone(64)[:0], "model"), centers)
     with Largest() as seen:
-        Mean().add(total, Clusters(k).up({"assignment": torch.arange(64) % k}, everyone(64), "model"), rows)
+        up = Clusters(k).up({"assignment": torch.arange(64) % k}, everyone(64), "model")
+        Mean().add(total, Mean().part(up, rows))
     assert seen.numbers <= k * width < 64 * width
 
 

@@ -25,7 +25,7 @@ def heard(rule, up, rows, own, block=None):
     total = rule.start(Mixing.dense(up.weight[:, :0], up.rest), own)
     for first in range(0, len(rows), block):
         piece = slice(first, first + block)
-        rule.add(total, Mixing.dense(up.weight[:, piece], up.rest), rows[piece])
+        rule.add(total, rule.part(Mixing.dense(up.weight[:, piece], up.rest), rows[piece]))
     return rule.settle(total, own)
 
 
@@ -95,7 +95,7 @@ def test_nothing_heard_is_never_nan(rule, blocks):
     own, nobody = random(0, 2, 4), Mixing.dense(torch.zeros(2, 0))
     total = rule.start(nobody, own)
     if blocks == "an empty block":
-        rule.add(total, nobody, own[:0])
+        rule.add(total, rule.part(nobody, own[:0]))
     values, mask = rule.settle(total, own)
     assert torch.equal(values, own)
     assert not bool(mask.any())

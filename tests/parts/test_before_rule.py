@@ -32,7 +32,7 @@ def heard(rule, rows, own, clients=None, round=0, up=None):
     block = Cohort(clients, torch.ones(len(rows)).long(), torch.ones(len(rows)).double(), 99, 3, round)
     up = torch.ones(len(own), len(rows)) if up is None else up
     total = rule.start(Mixing.dense(up[:, :0]), own)
-    rule.add(total, Mixing.dense(up), rows, block)
+    rule.add(total, rule.part(Mixing.dense(up), rows, block))
     return rule.settle(total, own)
 
 

@@ -59,6 +59,7 @@ from polycentric.deploy.node import Keeper
 from polycentric.deploy.secret import secret_of
 from polycentric.deploy.serve import Waiting, serve
 from polycentric.errors import UsageError
+from polycentric.round import Clients
 from polycentric.runs import checkpoint, record
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Callback, Run
@@ -462,7 +463,7 @@ class Eye(Callback):
 
 
 @dataclass(eq=False)
-class Only:
+class Only(Clients):
     """A simulation in which just those are asked, and just those answers arrive, that a record has."""
 
     clients: Any

@@ -313,7 +313,7 @@ def test_blocks_are_learned_once_each_and_few_are_held(monkeypatch: pytest.Monke
     clients: Simulation = case("fedavg", ALONE).clients
     blocks = list(clients.everyone(0).blocks(1)) * 5  # 35 blocks
     asked_of: dict[int, list[list[int]]] = {0: [], 1: []}
-    monkeypatch.setattr(Ranks, "_passed_on", lambda self, answer, block, owner: answer)
+    monkeypatch.setattr(Ranks, "stacks", lambda self, parcel, owner: {"sent": {}, "kept": {}})
     for rank in (0, 1):
 
         def learn(some: Any, rank: int = rank) -> Iterator[Answer]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from ..data import Split
 from ..learn import Looped
 from ..method import Exchange, Method, State
-from ..round import Answer, Trip, receive, visit
+from ..round import Answer, Clients, Trip, receive, visit
 from ..runs.evaluate import greeted, scored
 from ..runs.loop import Run
 from ..runs.metrics import Scores, is_share
@@ -83,7 +83,7 @@ class Note:
 
 
 @dataclass(eq=False)
-class Nodes:
+class Nodes(Clients):
     """Answers for every client, from nodes elsewhere.
 
     Arguments:

@@ -62,7 +62,7 @@ def mixed(exchange: Exchange, came: Cohort, client: int, own: Stacks, rows: Stac
         mine = receiver == client
         row = Mixing.sparse(torch.zeros_like(sender[mine]), sender[mine], weight[mine], (1, len(came)), up.rest)
         total = exchange.aggregate.start(row, own[name])
-        exchange.aggregate.add(total, row, rows[name], came)
+        exchange.aggregate.add(total, exchange.aggregate.part(row, rows[name], came))
         heard[name] = exchange.aggregate.settle(total, own[name])
     return exchange.optimizer.step(own, heard)
 

@@ -1,12 +1,14 @@
 """What a center makes of the models it hears: a mean, or something that a few attackers cannot move.
 
     total = aggregate.start(up, own)        an accumulator
-    aggregate.add(total, up, rows)          once for every block of the cohort
+    part  = aggregate.part(up, rows)        what a block of the cohort comes to, wherever it was learned
+    aggregate.add(total, part)              one after another, in the order of the blocks
     aggregate.settle(total, own) -> Heard   what every center heard
 
-A mean is linear: blocks add up, and no cohort is ever held whole. Median, trimmed mean, geometric
-median and Krum are not: they keep every row and decide at the end (`whole`). What is done to the rows before a rule
-sees them is a rule around a rule (`parts.before_rule`): `nnm(median)`, `clipping(krum)`.
+A mean is linear: blocks add up, no cohort is ever held whole, and a part is no larger than the centers that hear it.
+Median, trimmed mean, geometric median and Krum are not: they keep every row and decide at the end (`whole`). What is
+done to the rows before a rule sees them is a rule around a rule (`parts.before_rule`): `nnm(median)`,
+`clipping(krum)`.
 """
 
 import math
@@ -29,11 +31,13 @@ COLUMNS = 1 << 16  # coordinates sorted at once: bounds the memory of coordinate
 
 @dataclass(eq=False)
 class Sum:
-    """A mixing under way."""
+    """A mixing under way: of all blocks so far, or of one."""
 
-    values: Tensor  # (centers, width) float64
-    weight: Tensor  # (centers,) float64
-    rest: Rest
+    values: Tensor  # (centers, width) float64; of a block (heard, width), in the rows' type where that loses nothing
+    weight: Tensor  # (centers,) float64; of a block (heard,)
+    rest: Rest = "none"  # of all blocks: what becomes of missing weight in the end
+    at: Tensor | None = None  # (heard,) the centers that hear a block; None: all
+    empty: bool = False  # whether nothing was added yet
 
 
 @dataclass(eq=False)
@@ -67,8 +71,11 @@ class Aggregate(Protocol):
     def start(self, up: Mixing, own: Tensor) -> Sum | Rows:
         """An empty accumulator for the centers `own` (centers, width)."""
 
-    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor, block: Cohort | None = None) -> None:
-        """Take in a block of rows (block, width) that these clients sent, in place."""
+    def part(self, up: Mixing, rows: Tensor, block: Cohort | None = None) -> Sum | Rows:
+        """What a block of rows (block, width) that these clients sent comes to by itself."""
+
+    def add(self, total: Sum | Rows, part: Sum | Rows) -> None:
+        """Take in a part, in place; the same bits wherever it was made."""
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """The result; a center that heard nobody gets its own model back."""
@@ -98,13 +105,26 @@ class Mean:
         """Zero, for every center."""
         # As many rows as `up` has receivers: one center may be about to become several.
         zeros = torch.zeros(up.shape[0], own.shape[1], dtype=torch.float64, device=own.device)
-        return Sum(zeros, torch.zeros(up.shape[0], dtype=torch.float64), up.rest)
+        return Sum(zeros, torch.zeros(up.shape[0], dtype=torch.float64), up.rest, empty=True)
 
-    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor, block: Cohort | None = None) -> None:
-        """Add `up @ rows` and the weight behind it."""
-        assert isinstance(total, Sum)
-        up.add_product(rows, total.values)
-        total.weight += up.total
+    def part(self, up: Mixing, rows: Tensor, block: Cohort | None = None) -> Sum:
+        """`up @ rows` and the weight behind it, of the centers that hear anybody."""
+        at, up = up.heard()
+        return Sum(up.summed(rows), up.total, at=at)
+
+    def add(self, total: Sum | Rows, part: Sum | Rows) -> None:
+        """Add what was heard, and the weight behind it."""
+        assert isinstance(total, Sum) and isinstance(part, Sum)
+        values, at = part.values, part.at
+        if at is not None:
+            here = to_device_of(total.values, at)
+            total.values[here] += values
+            total.weight[at] += part.weight
+        else:
+            first = total.empty and values.dtype == torch.float64  # nothing to add it to: no copy of all centers
+            total.values = values if first else total.values.add_(values)
+            total.weight += part.weight
+        total.empty = False
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """Divide, or let the center keep what is missing."""
@@ -180,16 +200,21 @@ class Robust(ABC):
         """No rows yet."""
         return Rows()
 
-    def add(self, total: Sum | Rows, up: Mixing, rows: Tensor, block: Cohort | None = None) -> None:
-        """Keep the rows, who sent them and who hears them."""
-        assert isinstance(total, Rows)
-        before = sum(map(len, total.values))
-        total.clients.append(torch.arange(before, before + len(rows)) if block is None else block.index)
-        total.key = total.key if block is None else block.key
+    def part(self, up: Mixing, rows: Tensor, block: Cohort | None = None) -> Rows:
+        """The rows, who sent them and who hears them."""
         hears = torch.zeros(up.shape, dtype=torch.bool)
         hears[up.links.receiver, up.links.sender] = True  # not zero: gossip weights may be negative
-        total.values.append(rows)
-        total.hears.append(hears)
+        clients, key = (torch.arange(len(rows)), ()) if block is None else (block.index, block.key)
+        return Rows([rows], [hears], [clients], key)
+
+    def add(self, total: Sum | Rows, part: Sum | Rows) -> None:
+        """Keep the rows."""
+        assert isinstance(total, Rows) and isinstance(part, Rows)
+        before = 0 if part.key else sum(map(len, total.values))  # who has no number is numbered as they come
+        total.clients += [clients + before for clients in part.clients]
+        total.values += part.values
+        total.hears += part.hears
+        total.key = part.key
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """The rule at every center; a center that heard nobody keeps its own."""

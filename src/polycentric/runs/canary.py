@@ -29,7 +29,7 @@ from ..errors import UsageError, require
 from ..method import Exchange, Method, State
 from ..parts.accountant import Neighbours, epsilon
 from ..parts.optimizer import Average
-from ..round import Answer, receive, run_exchange
+from ..round import Answer, Clients, receive, run_exchange
 from ..stacks.cohort import Cohort
 from ..stacks.draw import normal, seed_of, uniform
 from ..stacks.stack import Layout
@@ -105,7 +105,7 @@ def canary(
 
 
 @dataclass(frozen=True, eq=False)
-class _Flock:
+class _Flock(Clients):
     """Clients of which those that count most are canaries; nobody trains."""
 
     cohort: Cohort

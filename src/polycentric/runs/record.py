@@ -45,7 +45,7 @@ def digest_of(rows: Tensor) -> str:
 
 
 @dataclass(eq=False)
-class Listening:
+class Listening(Clients):
     """The same clients; what they send is noted on its way."""
 
     clients: Clients

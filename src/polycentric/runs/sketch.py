@@ -39,7 +39,7 @@ def _signs(width: int) -> Tensor:
 
 
 @dataclass(eq=False)
-class Sketched:
+class Sketched(Clients):
     """Clients whose models are sketched as they come; of several exchanges of a round, the last that has any."""
 
     clients: Clients

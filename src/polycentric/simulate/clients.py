@@ -1,6 +1,6 @@
 """The clients of a simulation: one machine, all clients, learned block by block."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, partial
 
@@ -12,19 +12,20 @@ from ..errors import require
 from ..learn import Executor
 from ..method import Exchange, State
 from ..parts.attack import Attack
-from ..round import Answer, receive, visit
+from ..round import Answer, Clients, Part, mixer, receive, visit
 from ..stacks.cohort import Cohort
 from ..stacks.draw import uniform
 from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
 from . import auto_executor
 from .auto_executor import EXECUTORS, ExecutorName, FirstRound
+from .parcel import smaller
 from .ranks import ALONE, Ranks
 from .workers import Workers, check_workers
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation:
+class Simulation(Clients):
     """Answers for every client, from a federation on this machine.
 
     Arguments:
@@ -114,10 +115,26 @@ class Simulation:
 
         Who sends a number that is not finite is left out: `0 * nan` is still `nan`, so no weight can mend it.
         """
+        rows = (answer for answer in self._found(exchange, state, cohort, mixes=False) if isinstance(answer, Answer))
+        yield from self._colluded(exchange, state, list(rows)) if self.attack and self.attack.knows else rows
+
+    def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
+        """The same; of several processes each mixes the blocks it learned, unless somebody must see all rows."""
+        if self.ranks.size == 1 or exchange.whole or (self.attack and self.attack.knows):
+            return super().parts(exchange, state, cohort)
+        mix, found = mixer(exchange, state), self._found(exchange, state, cohort, mixes=True)
+        return (each if isinstance(each, Part) else mix(each) for each in found)
+
+    def _found(self, exchange: Exchange, state: State, cohort: Cohort, mixes: bool) -> Iterator[Answer | Part]:
         work = cohort.sizes * cohort.effort
         blocks = list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size))
-        found = self.ranks.answers(blocks, lambda mine: self._learned(partial(self._answer, exchange, state), mine))
-        yield from self._colluded(exchange, state, list(found)) if self.attack and self.attack.knows else found
+        mix = mixer(exchange, state)
+
+        def learn(mine: Sequence[Cohort]) -> Iterator[Answer | Part]:
+            found = self._learned(partial(self._answer, exchange, state), mine)
+            return (smaller(answer, mix(answer)) for answer in found) if mixes else found
+
+        return self.ranks.answers(blocks, learn)
 
     def _colluded(self, exchange: Exchange, state: State, answers: list[Answer]) -> list[Answer]:
         """The answers once attackers have seen what the honest clients send: all of them, whoever learned it."""

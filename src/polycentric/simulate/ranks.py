@@ -1,14 +1,16 @@
 """Several processes as one simulation: `torchrun --nproc-per-node 4 -m polycentric run ...`.
 
-Every rank holds the data and the state, and learns its share of a cohort's blocks. The answers then go from the rank
-that has them to all others, in the order of the blocks, so that every rank mixes the same rows in the same order as one
-process would:
+Every rank holds the data and the state, and learns its share of a cohort's blocks. Where blocks stream, it also mixes
+them, and what a block comes to, a sum for every center that hears it, goes to all others; they add the sums in the
+order of the blocks, as one process would:
 
-    rank 0   learn 0, 3 |  0 -> all   1 <-      2 <-      3 -> all  | mix 0 1 2 3
-    rank 1   learn 1, 2 |  0 <-       1 -> all  2 -> all  3 <-      | mix 0 1 2 3
+    rank 0   learn and mix 0, 3 |  0 -> all   1 <-      2 <-      3 -> all  | add 0 1 2 3
+    rank 1   learn and mix 1, 2 |  0 <-       1 -> all  2 -> all  3 <-      | add 0 1 2 3
 
-So nothing in a method, a topology or a round knows of ranks, what clients keep and what centers remember is the same
-everywhere, and the bits are those of one process with the same blocks. The price: every rank receives every row once.
+Where mixing must see all rows (graphs, medians, seeding), or where a block's rows are no more than its sums, rows
+travel. So nothing in a method, a topology or a round knows of ranks, what clients keep and what centers remember is the
+same everywhere, and the bits are those of one process with the same blocks. The price of FedAvg in blocks of up to 64
+clients: every rank receives one model a block.
 
 Only tensors travel, as bytes, and short JSON texts; nothing is ever pickled. Before rows there is always a header over
 the host's sockets: a rank that has died is missed there at once, and a silent one after `wait` seconds.
@@ -16,9 +18,10 @@ the host's sockets: a rank that has died is missed there at once, and a silent o
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -30,11 +33,12 @@ from torch import Tensor
 
 from ..errors import Lost, OtherRankFailed, UsageError, require
 from ..method import State
-from ..round import Answer
+from ..round import Answer, Part
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
+from .parcel import packed, unpacked
 
-Part = TypeVar("Part")
+Piece = TypeVar("Piece")
 Empty = Callable[..., Tensor]  # (shape, dtype) -> room for a stack
 
 AHEAD = 4  # blocks a rank learns before answers are passed on: bounds what it holds, and evens out unequal blocks
@@ -49,6 +53,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     wait: float = 600.0  # seconds without a word before another rank counts as lost
+    counted: Counter[str] = field(default_factory=Counter, compare=False, repr=False)  # bytes received so far
 
     @property
     def first(self) -> bool:
@@ -56,21 +61,23 @@ class Ranks:
         return self.rank == 0
 
     def answers(
-        self, blocks: Sequence[Cohort], learn: Callable[[Sequence[Cohort]], Iterator[Answer]]
-    ) -> Iterator[Answer]:
-        """The answers of all blocks in their order; each is learned by one rank only."""
+        self, blocks: Sequence[Cohort], learn: Callable[[Sequence[Cohort]], Iterator[Answer | Part]]
+    ) -> Iterator[Answer | Part]:
+        """The answers of all blocks in their order; each is learned, and mixed if it may be, by one rank only."""
         if self.size == 1:
             yield from learn(blocks)
             return
         for begin in range(0, len(blocks), AHEAD * self.size):
             some = blocks[begin : begin + AHEAD * self.size]
             owners = dealt([float((block.sizes * block.effort).sum()) for block in some], self.size)
-            mine = [block for block, owner in zip(some, owners, strict=True) if owner == self.rank]
-            learned = list(learn(mine))[::-1]
+            learned = learn([block for block, owner in zip(some, owners, strict=True) if owner == self.rank])
+            mine = iter(list(learned))  # all of them, before anybody is waited for
             for block, owner in zip(some, owners, strict=True):
-                yield self._passed_on(learned.pop() if owner == self.rank else None, block, owner)
+                answer = next(mine) if owner == self.rank else None
+                there = self.stacks({} if answer is None else packed(answer, block), owner)
+                yield answer or unpacked(there, block)
 
-    def mine(self, parts: Sequence[Part]) -> Sequence[Part]:
+    def mine(self, parts: Sequence[Piece]) -> Sequence[Piece]:
         """This rank's share of some parts."""
         return parts[self.rank :: self.size]
 
@@ -79,17 +86,6 @@ class Ranks:
         for part in parts if self.size > 1 else ():
             with self._heard():
                 dist.all_reduce(part)
-
-    def _passed_on(self, answer: Answer | None, block: Cohort, owner: int) -> Answer:
-        """From the rank that has an answer to all others."""
-        parts: dict[str, Stacks] = {}
-        if answer is not None:
-            parts = {"sent": answer.sent, "kept": answer.kept}
-            if len(answer.block) < len(block):  # who sent a number that is not finite is left out
-                parts["block"] = {"good": torch.isin(block.index, answer.block.index)}
-        parts = self.stacks(parts, owner)
-        arrived = block[parts["block"]["good"]] if "block" in parts else block
-        return answer or Answer(arrived, parts["sent"], parts["kept"])
 
     def text(self, text: str = "", source: int = 0) -> str:
         """A text of one rank's, at all of them."""
@@ -180,6 +176,7 @@ class Ranks:
         for piece in torch.split(flat, PIECE):
             with self._heard():
                 dist.broadcast(piece, source)
+        self.counted["received"] += len(flat) if self.rank != source else 0
 
     @contextmanager
     def _heard(self) -> Iterator[None]:

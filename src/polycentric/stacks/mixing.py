@@ -200,8 +200,29 @@ class Mixing:
             self.add_product(rows[to_device_of(rows, senders)], out)
         return out
 
+    def heard(self) -> tuple[Tensor | None, Mixing]:
+        """Receivers that hear anybody, (heard,), and the mixing of those alone; None: all, and the mixing as it is."""
+        if self.receiver is None:
+            there = (self.weight != 0).any(1)
+            if bool(there.all()):
+                return None, self
+            at = there.nonzero()[:, 0]
+            return at, replace(self, shape=(len(at), self.shape[1]), weight=self.weight[at])
+        at, receiver = torch.unique(self.receiver, return_inverse=True)
+        if len(at) == self.shape[0]:
+            return None, self
+        return at, replace(self, shape=(len(at), self.shape[1]), receiver=receiver)
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """`weights @ rows`; of no more senders than are added in the rows' own type, in that type, else in float64."""
+        if self.shape[1] > PIECE or self.form == "sparse":
+            return self.product(rows)
+        out = torch.zeros(self.shape[0], rows.shape[1], dtype=rows.dtype, device=rows.device)
+        self.add_product(rows, out)
+        return out
+
     def add_product(self, rows: Tensor, out: Tensor) -> None:
-        """Add `weights @ rows` to a float64 tensor (receivers, width) of the caller's."""
+        """Add `weights @ rows` to a tensor (receivers, width) of the caller's, which is float64 or empty."""
         if self.receiver is None or self.sender is None:
             weight = to_device_of(rows, self.weight).to(rows.dtype)
             for first in range(0, self.shape[1], PIECE):

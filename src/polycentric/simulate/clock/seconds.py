@@ -32,7 +32,7 @@ from torch import Tensor
 
 from ...errors import require
 from ...method import Exchange, Method, State
-from ...round import Answer, Clients
+from ...round import Answer, Clients, Part
 from ...stacks.cohort import Cohort
 from ...topology.base import Direction
 from .traffic import Hops, Load, Pairs, largest
@@ -138,7 +138,7 @@ class Clock(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Punctual:
+class Punctual(Clients):
     """Clients of whom only those are heard who make the deadline: the others were asked, and do not arrive."""
 
     clients: Clients
@@ -151,8 +151,15 @@ class Punctual:
 
     def answers(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Answer]:
         """Of those who are in time."""
+        return self.clients.answers(exchange, state, self._in_time(exchange, state, cohort))
+
+    def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
+        """Of those who are in time, mixed."""
+        return self.clients.parts(exchange, state, self._in_time(exchange, state, cohort))
+
+    def _in_time(self, exchange: Exchange, state: State, cohort: Cohort) -> Cohort:
         late = self.clock.late(Load(exchange, state, cohort, self.parameters))
-        return self.clients.answers(exchange, state, cohort[~late] if bool(late.any()) else cohort)
+        return cohort[~late] if bool(late.any()) else cohort
 
 
 def check(clock: Clock, method: Method) -> None:
