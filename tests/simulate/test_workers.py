@@ -1,4 +1,4 @@
-"""Workers: blocks learned beside each other give the bits of one, and are refused where they could not."""
+"""Threads, where a process cannot be copied: the bits of one, and a refusal where they could not give them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from torch import nn
 from polycentric import Federation, Simulation, Task, UsageError, dpsgd, fedavg, fesem, ifca
 from polycentric.round import run_round
 from polycentric.runs.start import prepare
+from polycentric.simulate import clients, workers
 from support import Make
 
 SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
+
+
+@pytest.fixture(autouse=True)
+def threads_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (clients, workers):
+        monkeypatch.setattr(module, "available", lambda: False)
 
 
 def after(method: Any, federation: Federation, rounds: int = 2, **how: Any) -> dict[str, torch.Tensor]:
@@ -42,19 +49,19 @@ def test_two_workers_give_the_bits_of_one(name: str, executor: str, blobs: Make)
 
 
 def test_a_block_has_a_module_of_its_own_in_every_thread(blobs: Make) -> None:
-    clients = Simulation(blobs(sizes=SIZES), Task.of(blobs(sizes=SIZES), "mlp"), block=1, workers=2)
+    simulation = Simulation(blobs(sizes=SIZES), Task.of(blobs(sizes=SIZES), "mlp"), block=1, workers=2)
     method = METHODS["fedavg"]()
-    run_round(method, method.begin(clients.task.start(), 8), clients)
-    modules = {id(run.task.module) for run in clients._workers.runs}  # type: ignore[attr-defined]
-    assert len(modules) == len(clients._workers.runs) >= 1 and id(clients.task.module) not in modules
+    run_round(method, method.begin(simulation.task.start(), 8), simulation)
+    modules = {id(run.task.module) for run in simulation._workers.runs}
+    assert len(modules) == len(simulation._workers.runs) >= 1 and id(simulation.task.module) not in modules
 
 
 def test_an_error_in_a_thread_arrives(blobs: Make) -> None:
     federation = blobs(sizes=SIZES)
-    clients = Simulation(federation, Task.of(federation, "mlp"), executor="looped", block=1, workers=2)
+    simulation = Simulation(federation, Task.of(federation, "mlp"), executor="looped", block=1, workers=2)
     method, broken = METHODS["fedavg"](), {"model": torch.zeros(1, 3)}
     with pytest.raises(RuntimeError, match="split"):
-        run_round(method, method.begin(clients.task.start(), 8).__class__(broken, {}, {}), clients)
+        run_round(method, method.begin(simulation.task.start(), 8).__class__(broken, {}, {}), simulation)
 
 
 def test_workers_are_refused_where_modules_draw(blobs: Make) -> None:

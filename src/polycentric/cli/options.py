@@ -88,7 +88,7 @@ def _plain(annotation: Any) -> Any:
     kinds = [annotation]
     if typing.get_origin(annotation) in (Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    return str if typing.get_origin(kinds[0]) is Literal else kinds[0]
+    return str if any(typing.get_origin(kind) is Literal for kind in kinds) else kinds[0]
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:

@@ -199,7 +199,10 @@ class Run:
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
         with nullcontext() if self.folder is None else self.folder.alone():
-            return self._go()
+            try:
+                return self._go()
+            finally:
+                self.clients.close()
 
     def _go(self) -> Run:
         began = self._since = time.monotonic()

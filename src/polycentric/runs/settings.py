@@ -13,7 +13,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -141,11 +141,17 @@ class Settings(BaseModel):
     executor: Literal["auto", "looped", "stacked", "compiled"] = option(
         "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
     )
-    block: int | None = option(
-        None, "Clients trained at once. [default: what fits the cache]", ge=1, le=LARGEST, bound=False
+    block: Annotated[int, Field(ge=1, le=LARGEST)] | Literal["work"] | None = option(
+        None,
+        "Clients trained at once; work: as many as have a 64th of a round's work. [default: work in a long run on a "
+        "CPU, else what fits the cache]",
+        bound=False,
     )
-    workers: int = option(
-        1, "Blocks of clients trained in parallel threads, on a CPU only.", matters=False, ge=1, le=1024
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = option(
+        "auto",
+        "Processes that train clients beside each other, on a CPU only; the results are those of one. auto: one for "
+        "each core, where a run is long enough.",
+        matters=False,
     )
     device: str = option("auto", "cpu, cuda, cuda:1, or auto.", matters=False)
     dtype: Literal["float32", "float64"] = option("float32", "float32 or float64.")
@@ -175,10 +181,17 @@ class Settings(BaseModel):
         try:
             return Settings(**values)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
+            first, *others = error.errors()
+            same = [first, *(each for each in others if each["loc"][0] == first["loc"][0])]  # a word, or a number
+            key = ".".join(str(part) for part in (first["loc"] if len(same) == 1 else first["loc"][:1]))
+            wrong = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in same))
+            wrong = (
+                f"input should be {wrong}"
+                if first["msg"].startswith("Input should be")
+                else wrong[0].lower() + wrong[1:]
+            )
             got = "" if first["type"] == "missing" else f", got {first['input']!r}"
-            raise UsageError(f"{key} in {where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from error
+            raise UsageError(f"{key} in {where}: {wrong}{got}") from error
 
     def changed(self, **values: Any) -> Settings:
         """The same with some values replaced, checked again."""

@@ -379,6 +379,7 @@ def prepared(
     first = method.begin(start, federation.n_clients, largest, federation.n_outputs)
     same = ("seed", "executor", "block", "held_out", "held_out_seed", "workers")
     asked = {name: getattr(settings, name) for name in same}
+    asked["workers"] = None if settings.workers == "auto" else settings.workers
     ahead = FirstRound(method.at(0), first, settings.rounds, beside)
     clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
     refuse_idle(settings, federation, clients)
@@ -407,7 +408,7 @@ def attach_folder(made: Run, folder: Folder) -> Run:
     found: dict[str, Any] = {"executor": made.clients.executor, "device": str(made.clients.task.device)}
     if made.settings.patience and not made.settings.valid and made.federation.source:  # as it was loaded
         found |= {"valid": made.federation.source.valid}
-    if made.clients.block is not None:  # it goes on with the same blocks, whatever there is room for then
+    if made.clients.block is not None:  # it goes on with the same blocks, however long it will be
         found |= {"block": made.clients.block}
     if made.clients.ranks.size > 1:  # and with any number of ranks
         found |= {"device": made.clients.task.device.type}

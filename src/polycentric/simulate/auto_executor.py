@@ -11,7 +11,8 @@
 3. A block (`block_size`) has as many clients as fit the bytes that its executor asks for, at most 1024, in whole pieces
    of those it takes at a time. Where a step holds many rows for each client, such as the gradients of single examples,
    they must fit CROWD times the bytes.
-4. Where ranks share the clients, or runs a GPU (`shared_block`), it is no larger, so that everybody has their share.
+4. Where ranks or runs share GPUs (`shared_block`), it is no larger, so that everybody has their share; on processors
+   blocks have about the same work where a run is long enough (`share_out`).
 
 The rule is a function of model, device, method, data, seed and rounds, and of whether there is a compiler, and no
 stopwatch is read: results agree between executors only to rounding, so a choice that varies would change them.
@@ -53,7 +54,6 @@ STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its
 PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
 WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
 CROWD = {"cpu": 2, "cuda": 8}  # times a block's bytes that the rows held by its steps may take
-BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +126,9 @@ def compiling_pays(clients: Simulation, first: FirstRound) -> bool:
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if task.device.type != "cpu" or compiler is None or not all(isinstance(part, DENSE) for part in leaves):
         return False
-    block = clients.block or fitting(task, BLOCK_BYTES["cpu"])
+    block = clients.block if isinstance(clients.block, int) else fitting(task, BLOCK_BYTES["cpu"])
     steps, products = 0, 0.0
-    for exchange, cohort in zip(first.exchanges, _cohorts(clients, first), strict=True):
+    for exchange, cohort in zip(first.exchanges, first_cohorts(clients, first), strict=True):
         cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
         for learner in exchange.chain if len(cohort) else ():
             plan = learner.plan(cohort)
@@ -164,23 +164,23 @@ def fitting(task: Task, block_bytes: int, piece: int = 1) -> int:
 
 
 def shared_block(clients: Simulation, first: FirstRound) -> int | None:
-    """Clients learned at once where ranks share them, several runs a GPU, or steps hold much; None: as many as fit.
+    """Clients learned at once where ranks share a GPU's, several runs a GPU, or steps hold much; None: as many as fit.
 
-    Every rank has its share: on a processor four blocks, so that the largest clients, who stand in the first, do not
-    keep all but one waiting; on a GPU one, since a step takes about as long for many clients as for few. Beside other
-    runs a block is twice its share: runs seldom need all their room at the same time.
+    On GPUs every rank has one block: a step takes about as long for many clients as for few. (On processors blocks do
+    not depend on who shares them: `share_out`.) Beside other runs a block is twice its share: runs seldom need all
+    their room at the same time.
     """
     device, fits = clients.task.device.type, block_size(clients.run, rows_held(clients, first))
-    if clients.ranks.size > 1:
-        largest = max(map(len, _cohorts(clients, first)), default=1)
-        share, piece = -(-largest // (clients.ranks.size * BLOCKS.get(device, 1))), clients.run.piece
+    if clients.ranks.size > 1 and device == "cuda":
+        largest = max(map(len, first_cohorts(clients, first)), default=1)
+        share, piece = -(-largest // clients.ranks.size), clients.run.piece
         return max(1, min(fits, -(-share // piece) * piece))
     if first.beside > 2 and device == "cuda":
         return max(1, 2 * fits // first.beside)
     return fits if fits < block_size(clients.run) else None
 
 
-def _cohorts(clients: Simulation, first: FirstRound) -> list[Cohort]:
+def first_cohorts(clients: Simulation, first: FirstRound) -> list[Cohort]:
     """Who would be asked in each exchange of the first round."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the round is run

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +20,11 @@ from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
 from . import auto_executor
 from .auto_executor import EXECUTORS, ExecutorName, FirstRound
-from .parcel import smaller
+from .parcel import packed, smaller, unpacked
+from .processes import Piece, Processes, available
 from .ranks import ALONE, Ranks
+from .share_out import blocks_by_work, is_enough, workers_for
+from .shared_memory import Parcel
 from .workers import Workers, check_workers
 
 
@@ -33,28 +37,31 @@ class Simulation(Clients):
         task: what is learned.
         seed: of all draws.
         executor: "looped", "stacked", "compiled", or "auto" to choose by model and device (see `auto`).
-        block: clients learned at once; None: as many as fit the cache (see `auto`).
+        block: clients learned at once; "work": as many as have a share of a round's work; None: by rule.
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
         attack: what a share of the clients does to the others; None: all are honest.
-        workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
-            are mixed in order, so the results are those of one.
+        workers: blocks learned beside each other, each by a process with one math thread (a thread where a process
+            cannot be copied); sums are added in order, so the results are those of one. None: one for each core, where
+            a run is long enough to be shared out (`share_out`).
         ranks: the processes that share the clients out among them; results are those of one with the same blocks.
-        first: what is known of the first round; `auto` then also decides whether compiling pays, and shared blocks.
+        first: what is known of the first round; `auto` then also decides whether compiling pays, how blocks are cut,
+            and who works beside whom.
     """
 
     federation: Federation
     task: Task
     seed: int = 0
     executor: ExecutorName = "auto"
-    block: int | None = None
+    block: int | Literal["work"] | None = None
     held_out: float = 0.0
     held_out_seed: int | None = None
     attack: Attack | None = None
-    workers: int = 1
+    workers: int | None = 1
     ranks: Ranks = ALONE
     first: InitVar[FirstRound | None] = None
     run: Executor = field(init=False, repr=False)
+    by_work: bool = field(init=False, default=False)  # whether blocks have about the same work
     begins: Stacks = field(init=False, repr=False)  # (1, width) each: what attackers may remember of round 0
 
     def __post_init__(self, first: FirstRound | None) -> None:
@@ -62,10 +69,14 @@ class Simulation(Clients):
         object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
         begins = {} if first is None or self.attack is None else first.state.centers
         object.__setattr__(self, "begins", {name: rows[:1].clone() for name, rows in begins.items()})
-        check_workers(self.workers, self.task, self.federation.train.x[:2])
+        enough = self.block is None and first is not None and is_enough(self, first)
+        object.__setattr__(self, "by_work", self.block == "work" or enough)
+        if self.workers is None:
+            object.__setattr__(self, "workers", workers_for(self, first, self.by_work))
+        check_workers(self.n_workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
         if self.block is None and first is not None:
-            object.__setattr__(self, "block", auto_executor.shared_block(self, first))
+            object.__setattr__(self, "block", "work" if enough else auto_executor.shared_block(self, first))
 
     @cached_property
     def _train(self) -> Split:
@@ -75,13 +86,28 @@ class Simulation(Clients):
 
     @cached_property
     def block_size(self) -> int:
-        """Clients learned at once."""
-        return auto_executor.block_size(self.run) if self.block is None else self.block
+        """Clients learned at once, at most."""
+        return self.block if isinstance(self.block, int) else auto_executor.block_size(self.run)
+
+    @property
+    def n_workers(self) -> int:
+        """Blocks learned beside each other."""
+        return 1 if self.workers is None else self.workers
+
+    def blocks(self, cohort: Cohort) -> list[Cohort]:
+        """Who is learned together, the longest work first."""
+        work = cohort.sizes * cohort.effort
+        order = torch.argsort(work, descending=True, stable=True)
+        cohort = cohort[order]
+        return list(
+            blocks_by_work(cohort, work[order], self.block_size) if self.by_work else cohort.blocks(self.block_size)
+        )
 
     @property
     def compiled(self) -> tuple[int, float]:
         """Programs that were compiled so far, and the seconds it took."""
-        programs, seconds = zip(*(run.compiled for run in (self.run, *self._workers.runs)), strict=True)
+        beside = self._workers.runs if self._processes is None else [self._processes]
+        programs, seconds = zip(*(run.compiled for run in (self.run, *beside)), strict=True)
         return sum(programs), sum(seconds)
 
     @cached_property
@@ -120,21 +146,27 @@ class Simulation(Clients):
 
     def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
         """The same; of several processes each mixes the blocks it learned, unless somebody must see all rows."""
-        if self.ranks.size == 1 or exchange.whole or (self.attack and self.attack.knows):
+        alone = self.ranks.size == 1 and self._processes is None
+        if alone or exchange.whole or (self.attack and self.attack.knows):
             return super().parts(exchange, state, cohort)
         mix, found = mixer(exchange, state), self._found(exchange, state, cohort, mixes=True)
         return (each if isinstance(each, Part) else mix(each) for each in found)
 
     def _found(self, exchange: Exchange, state: State, cohort: Cohort, mixes: bool) -> Iterator[Answer | Part]:
-        work = cohort.sizes * cohort.effort
-        blocks = list(cohort[torch.argsort(work, descending=True, stable=True)].blocks(self.block_size))
-        mix = mixer(exchange, state)
+        learning = Learning(self, exchange, mixes)
 
         def learn(mine: Sequence[Cohort]) -> Iterator[Answer | Part]:
-            found = self._learned(partial(self._answer, exchange, state), mine)
-            return (smaller(answer, mix(answer)) for answer in found) if mixes else found
+            if self._processes is None:
+                found = self._learned(partial(self.answer, exchange, state), mine)
+                return (learning.sent(state, answer) for answer in found)
 
-        return self.ranks.answers(blocks, learn)
+            def piece(k: int) -> Piece:
+                return piece_of(mine[k], kept=take(state.kept, mine[k].index))
+
+            parcels = self._processes.each((exchange, mixes), learning, state, len(mine), piece)
+            return (unpacked(parcel, block) for parcel, block in zip(parcels, mine, strict=True))
+
+        return self.ranks.answers(self.blocks(cohort), learn)
 
     def _colluded(self, exchange: Exchange, state: State, answers: list[Answer]) -> list[Answer]:
         """The answers once attackers have seen what the honest clients send: all of them, whoever learned it."""
@@ -156,17 +188,31 @@ class Simulation(Clients):
         return [replace(answer, sent=rows) for answer, rows in zip(answers, sent, strict=True)]
 
     def _learned(self, answer: Callable[[Cohort, Executor], Answer], blocks: Sequence[Cohort]) -> Iterator[Answer]:
-        if self.workers > 1:
+        if self.n_workers > 1:
             return self._workers.each(answer, blocks)
         return (answer(block, self.run) for block in blocks)
 
     @cached_property
     def _workers(self) -> Workers:
-        return Workers(self.workers, EXECUTORS[self.executor], self.task, self._train)
+        return Workers(self.n_workers, EXECUTORS[self.executor], self.task, self._train)
 
-    def _answer(self, exchange: Exchange, state: State, block: Cohort, run: Executor) -> Answer:
+    @cached_property
+    def _processes(self) -> Processes | None:
+        """Several workers are processes where this one can be copied, and threads elsewhere."""
+        return Processes(self.n_workers) if self.n_workers > 1 and available() else None
+
+    def close(self) -> None:
+        """End what works beside this process; whoever asks again starts it anew."""
+        if self._processes is not None:
+            self._processes.close()
+
+    def answer(
+        self, exchange: Exchange, state: State, block: Cohort, run: Executor, kept: Stacks | None = None
+    ) -> Answer:
+        """What a block of clients makes of a state; `kept`: what they keep, where the state does not say it."""
         received = receive(exchange, state, block)
-        sent, kept = visit(exchange, received, take(state.kept, block.index, self.task.device), run, block)
+        mine = take(state.kept, block.index, self.task.device) if kept is None else kept
+        sent, kept = visit(exchange, received, mine, run, block)
         if self.attack is not None:
             sent = sent | self.attack.on(
                 {name: sent[name] for name in exchange.sends}, received, self.attackers, block, self.begins
@@ -175,6 +221,51 @@ class Simulation(Clients):
         if bool(good.all()):
             return Answer(block, aligned(sent), aligned(kept))
         return Answer(block[good], take(sent, good), take(kept, good))
+
+
+@dataclass(eq=False)
+class Learning:
+    """What a process does that learns blocks for another."""
+
+    clients: Simulation
+    exchange: Exchange
+    mixes: bool  # whether it may send what rows come to
+    _mixer: tuple[State, Callable[[Answer], Part]] | None = None
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        """Programs that were compiled here, and the seconds it took."""
+        return self.clients.run.compiled
+
+    def __call__(self, state: State, piece: Piece) -> Parcel:
+        """The answer of a block."""
+        block = block_of(piece)
+        answer = self.clients.answer(self.exchange, state, block, self.clients.run, piece.tensors["kept"])
+        return packed(self.sent(state, answer), block)
+
+    def sent(self, state: State, answer: Answer) -> Answer | Part:
+        """What of an answer is sent."""
+        if not self.mixes:
+            return answer
+        if self._mixer is None or self._mixer[0] is not state:
+            self._mixer = state, mixer(self.exchange, state)
+        return smaller(answer, self._mixer[1](answer))
+
+
+NOBODY = Cohort(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0).double(), 0, 0, 0)
+WORDS = ("n_clients", "seed", "round", "turn", "might")
+
+
+def piece_of(block: Cohort, **more: Stacks) -> Piece:
+    """A block of clients as a piece of work."""
+    words = {name: getattr(block, name) for name in WORDS}
+    who = {"index": block.index, "sizes": block.sizes, "effort": block.effort}
+    return Piece(words, {"block": who | ({} if block.count is None else {"count": block.count}), **more})
+
+
+def block_of(piece: Piece) -> Cohort:
+    """The block of clients that a piece of work is about."""
+    return replace(NOBODY, **{**piece.tensors["block"], **piece.words})
 
 
 def finite(stacks: Stacks, n: int) -> Tensor:

@@ -12,9 +12,7 @@ import torch
 from ..parts.aggregate import Rows, Sum
 from ..round import Answer, Part
 from ..stacks.cohort import Cohort
-from ..stacks.stack import Stacks
-
-Parcel = dict[str, Stacks]
+from .shared_memory import Parcel
 
 
 def smaller(answer: Answer, part: Part) -> Answer | Part:

@@ -1,4 +1,4 @@
-"""Blocks learned beside each other, by threads."""
+"""Blocks learned beside each other by threads, where a process cannot be copied."""
 
 import copy
 import threading
@@ -17,6 +17,7 @@ from ..learn.execute.stackable import draws
 from ..round import Answer
 from ..stacks.cohort import Cohort
 from ..tasks.task import Task
+from .processes import available
 
 
 class Workers:
@@ -61,7 +62,7 @@ def check_workers(n: int, task: Task, x: Tensor) -> None:
         f"workers > 1 needs device=cpu, and the device is {task.device}: use --workers 1 or --device cpu",
     )
     require(
-        not draws(task, x),
+        available() or not draws(task, x),
         f"{type(task.module).__name__} draws random numbers by itself (dropout), so several workers would "
         "not give the same result twice: use --workers 1",
     )

@@ -1,0 +1,200 @@
+"""Processes beside each other: the bits of one, the same errors and warnings, and no end that goes unnoticed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from polycentric import Federation, KeepPrivate, Krum, UsageError, dpsgd, fedavg, fesem, ifca
+from polycentric.errors import Lost
+from polycentric.method import State
+from polycentric.parts.attack import Collusion
+from polycentric.round import run_round
+from polycentric.runs.start import prepare
+from polycentric.simulate.processes import Piece, Processes, available
+from polycentric.simulate.shared_memory import Segment, Segments, bytes_of
+from support import Make
+
+pytestmark = pytest.mark.skipif(not available(), reason="this system cannot copy a process")
+SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
+
+
+def after(method: Any, federation: Federation, rounds: int = 3, **how: Any) -> dict[str, torch.Tensor]:
+    run = prepare(method, federation, **({"model": "mlp", "block": 2} | how))
+    state = run.state
+    for _ in range(rounds):
+        state, _ = run_round(run.method, state, run.clients)
+    run.clients.close()
+    return state.centers | state.kept | state.memory
+
+
+METHODS = {
+    "one center": lambda: fedavg(lr=0.05, epochs=2, batch=5),
+    "what clients keep": lambda: fedavg(lr=0.05, batch=5, cut=KeepPrivate("dense*")),
+    "places are noted": lambda: fesem(k=3, lr=0.05, batch=5, match="distance"),
+    "all rows at once": lambda: fesem(k=2, lr=0.05, batch=5),
+    "a choice of models": lambda: ifca(k=2, lr=0.05, batch=5),
+    "neighbours": lambda: dpsgd(lr=0.05, batch=5),
+    "a rule that sees rows": lambda: fedavg(lr=0.05, batch=5, aggregate=Krum()),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_number_of_processes_gives_the_bits_of_one(name: str, blobs: Make) -> None:
+    federation = blobs(sizes=SIZES)
+    one, *others = (after(METHODS[name](), federation, executor="stacked", workers=n) for n in (1, 2, 3))
+    for other in others:
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_attackers_that_see_all_rows_see_them(blobs: Make) -> None:
+    federation = blobs(sizes=SIZES)
+    one, two = (after(fedavg(), federation, attack=Collusion(0.3), workers=n) for n in (1, 2))
+    assert torch.equal(one["model"], two["model"])
+
+
+def test_modules_that_draw_draw_the_same(blobs: Make) -> None:
+    federation = blobs(sizes=SIZES)
+    n, k = federation.train.x[0].numel(), len(federation.classes)
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(n, k))
+
+    torch.manual_seed(0)
+    module = model()
+    one, two = (after(fedavg(lr=0.1, batch=5), federation, model=module, executor="looped", workers=w) for w in (1, 2))
+    assert torch.equal(one["model"], two["model"])
+
+
+def test_an_answer_that_is_not_finite_is_left_out_there_too(blobs: Make) -> None:
+    federation = blobs(sizes=SIZES)
+    federation.train.x[: SIZES[0]] = float("nan")
+    one, two = (after(fedavg(), federation, executor="stacked", workers=n) for n in (1, 2))
+    assert torch.equal(one["model"], two["model"]) and bool(two["model"].isfinite().all())
+
+
+def test_an_error_is_the_one_that_a_single_process_meets(blobs: Make) -> None:
+    run = prepare(METHODS["one center"](), blobs(sizes=SIZES), model="mlp", executor="looped", block=1, workers=2)
+    with pytest.raises(RuntimeError, match="split"):
+        run_round(run.method, State({"model": torch.zeros(1, 3)}, {}, {}), run.clients)
+    state, _ = run_round(run.method, run.state, run.clients)  # and work goes on after it
+    assert bool(state.centers["model"].isfinite().all())
+    run.clients.close()
+
+
+# -- the processes by themselves ---------------------------------------------------------------------------------
+
+
+def doubled(state: State, piece: Piece) -> dict[str, dict[str, torch.Tensor]]:
+    return {"found": {"x": piece.tensors["in"]["x"] * 2 + state.centers["model"]}}
+
+
+def piece(k: int) -> Piece:
+    return Piece({"k": k}, {"in": {"x": torch.full((k,), float(k))}})
+
+
+def state_of(value: float) -> State:
+    return State({"model": torch.tensor([value])}, {}, {})
+
+
+def found(pool: Processes, job: Any, n: int, value: float = 0.0, key: tuple[object, ...] = ("a",)) -> list[Any]:
+    return [answer["found"]["x"].clone() for answer in pool.each(key, job, state_of(value), n, piece)]
+
+
+def test_answers_come_in_order_with_the_state_of_the_day_and_memory_is_used_again() -> None:
+    pool = Processes(3)
+    for value in (0.0, 5.0, -1.0):
+        answers = found(pool, doubled, 40, value)
+        assert [a.tolist() for a in answers] == [[2 * k + value] * k for k in range(40)]
+    pids = [worker.pid for worker in pool._workers]
+    assert all(len(worker._theirs) <= 13 for worker in pool._workers)  # 40 answers three times over, 12 held at once
+    found(pool, lambda state, piece: doubled(state, piece), 3, key=("b",))  # a new job: new workers
+    assert {worker.pid for worker in pool._workers}.isdisjoint(pids)
+    assert [a.tolist() for a in found(pool, doubled, 3)] == [[], [2.0], [4.0, 4.0]]  # who still know the old one
+    pool.close()
+    assert not pool._workers and [a.tolist() for a in found(pool, doubled, 2)] == [[], [2.0]]
+    pool.close()
+
+
+def test_an_answer_that_is_held_is_not_written_over() -> None:
+    pool = Processes(2)
+    held = [answer["found"]["x"] for answer in pool.each(("a",), doubled, state_of(0.0), 10, piece)]
+    found(pool, doubled, 20, 7.0)
+    assert [a.tolist() for a in held] == [[2.0 * k] * k for k in range(10)]
+    pool.close()
+
+
+def test_what_a_worker_warns_of_is_said_here_and_what_fails_there_fails_here() -> None:
+    parent = os.getpid()
+
+    def warns(state: State, piece: Piece) -> Any:
+        warnings.warn(f"piece {piece.words['k']}", stacklevel=2)
+        return doubled(state, piece)
+
+    def fails(state: State, piece: Piece) -> Any:
+        if piece.words["k"] == 3:
+            raise UsageError("three is wrong" if os.getpid() == parent else "said by another")
+        return doubled(state, piece)
+
+    pool = Processes(2)
+    with pytest.warns(UserWarning, match="piece"):
+        found(pool, warns, 2)
+    with pytest.raises(UsageError, match="three is wrong"):
+        found(pool, fails, 6, key=("b",))
+    assert not pool._workers  # nobody works on what nobody wants
+    pool.close()
+
+
+def test_a_worker_that_is_killed_is_missed() -> None:
+    def dies(state: State, piece: Piece) -> Any:
+        if piece.words["k"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return doubled(state, piece)
+
+    pool = Processes(2)
+    with pytest.raises(Lost, match="a worker was ended by SIGKILL, perhaps for want of memory: use fewer --workers"):
+        found(pool, dies, 4)
+    pool.close()
+
+
+def test_workers_end_with_whoever_made_them() -> None:
+    pool = Processes(2)
+    found(pool, doubled, 2)
+    pids = [worker.pid for worker in pool._workers]
+    del pool
+    gc.collect()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_shared_tensors_are_those_that_were_written() -> None:
+    parcel = {
+        "a": {"x": torch.rand(3, 5), "none": torch.zeros(0, 4), "yes": torch.tensor([True, False])},
+        "b": {"n": torch.arange(7), "seen": torch.rand(1, 6).expand(4, 6), "one": torch.tensor(2.5).double()},
+    }
+    segment = Segment.of(bytes_of(parcel))
+    read = Segment(os.dup(segment.descriptor)).read(segment.write(parcel))
+    for part, stacks in parcel.items():
+        for name, rows in stacks.items():
+            there = read[part][name]
+            assert there.dtype == rows.dtype and torch.equal(there, rows)
+            assert there.numel() == 0 or there.data_ptr() % 64 == 0  # sums are grouped as in memory of one's own
+
+
+def test_segments_are_used_again_and_small_ones_are_given_up() -> None:
+    segments = Segments()
+    first, segment, new = segments.take(10)
+    assert new and segment.size == 1 << 16
+    segments.free.add(first)
+    assert segments.take(100)[0] == first
+    segments.free.add(first)
+    second, larger, new = segments.take(1 << 17)
+    assert new and second != first and larger.size == 1 << 17 and list(segments.known) == [second]
