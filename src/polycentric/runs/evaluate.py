@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from ..errors import require
 from ..learn import Train
 from ..method import Exchange, Method, State
 from ..round import Answer, opened, receive
-from ..simulate.clients import Simulation
+from ..simulate.clients import Simulation, block_of, piece_of
+from ..simulate.processes import Piece
+from ..simulate.shared_memory import Parcel
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, take, to_device_of, write
 from ..tasks.metric import Metric
@@ -213,24 +216,49 @@ def _predictions(
     everyone = all_clients(clients, state)[split.sizes > 0]
     down = exchange.topology.down(state.memory, everyone, "model")
     personal = exchange.unpack or fine_tune is not None or len(clients.task.names) > 1
+    predicting, pieces = Predicting(clients, exchange, split, fine_tune, part), []
     if down.form == "gather" and not personal:
         # Clients of one center share a model: one pass over all their examples, no stack.
         centers = torch.full((clients.federation.n_clients,), -1)
         centers[everyone.index] = down.links.sender
         center_of = centers[split.owner.cpu()]
-        chunks = [
-            (center, index)
-            for center in torch.unique(down.links.sender).tolist()
-            for index in torch.split((center_of == center).nonzero()[:, 0], at_once(CHUNK, split.x))
-        ]
-        for center, index in clients.ranks.mine(chunks):
-            row, index = {"model": state.centers["model"][center]}, to_device_of(split.x, index)
-            yield index, clients.task.inside(part).predict(row, clients.task.inputs(split.x[index]))
-        return
-    by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
-    for block in clients.ranks.mine(list(everyone[by_size].blocks(clients.block_size))):
-        rows = tuned(held(exchange, state, clients, block), clients, block, fine_tune)
-        yield from _rectangles(rows, clients, split, block, part)
+        for center in torch.unique(down.links.sender).tolist():
+            chunks = torch.split((center_of == center).nonzero()[:, 0], at_once(CHUNK, split.x))
+            pieces += [partial(Piece, {"center": center}, {"chunk": {"index": index}}) for index in chunks]
+    else:
+        by_size = torch.argsort(split.sizes[everyone.index], descending=True, stable=True)
+        for block in everyone[by_size].blocks(clients.block_size):
+            pieces.append(partial(lambda block: piece_of(block, kept=take(state.kept, block.index)), block))
+    yield from clients.each((exchange, split, fine_tune, part), predicting, state, clients.ranks.mine(pieces))
+
+
+@dataclass(frozen=True, eq=False)
+class Predicting:
+    """What a process does that predicts for another: the examples of a center, or of a block of clients."""
+
+    clients: Simulation
+    exchange: Exchange
+    split: Split
+    fine_tune: Train | None
+    part: str
+
+    @torch.no_grad()
+    def stream(self, state: State, piece: Piece) -> Iterator[tuple[Tensor, Tensor]]:
+        """(positions, outputs), some at a time."""
+        clients, split = self.clients, self.split
+        if "center" in piece.words:
+            row = {"model": state.centers["model"][piece.words["center"]]}
+            index = to_device_of(split.x, piece.tensors["chunk"]["index"])
+            yield index, clients.task.inside(self.part).predict(row, clients.task.inputs(split.x[index]))
+            return
+        block = block_of(piece)
+        rows = held(self.exchange, state, clients, block, piece.tensors["kept"])
+        yield from _rectangles(tuned(rows, clients, block, self.fine_tune), clients, split, block, self.part)
+
+    def __call__(self, state: State, piece: Piece) -> Parcel:
+        """All of them."""
+        index, outputs = zip(*self.stream(state, piece), strict=True)
+        return {"found": {"index": torch.cat(index), "outputs": torch.cat(outputs)}}
 
 
 def tuned(rows: Stacks, clients: Simulation, block: Cohort, fine_tune: Train | None) -> Stacks:
@@ -253,10 +281,11 @@ def scored_rows(rows: Stacks, clients: Simulation, split: Split, block: Cohort) 
     return scores
 
 
-def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort) -> Stacks:
-    """What clients have before they learn."""
+def held(exchange: Exchange, state: State, clients: Simulation, block: Cohort, kept: Stacks | None = None) -> Stacks:
+    """What clients have before they learn; `kept`: what they keep, where the state does not say it."""
     _refuse_absent(clients, bool(exchange.unpack))
-    kept = take(state.kept, block.index, clients.task.device)
+    kept = take(state.kept, block.index) if kept is None else kept
+    kept = {name: rows.to(clients.task.device) for name, rows in kept.items()}
     return opened(exchange, kept | receive(exchange, state, block), clients.run, block)
 
 

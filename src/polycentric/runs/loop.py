@@ -33,6 +33,7 @@ from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
+from ..simulate.share_out import one_math_thread
 from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
 from .checkpoint import Tally
@@ -199,10 +200,11 @@ class Run:
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
         with nullcontext() if self.folder is None else self.folder.alone():
-            try:
-                return self._go()
-            finally:
-                self.clients.close()
+            with one_math_thread(self.clients.by_work):
+                try:
+                    return self._go()
+                finally:
+                    self.clients.close()
 
     def _go(self) -> Run:
         began = self._since = time.monotonic()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,9 +23,19 @@ from .auto_executor import EXECUTORS, ExecutorName, FirstRound
 from .parcel import packed, smaller, unpacked
 from .processes import Piece, Processes, available
 from .ranks import ALONE, Ranks
-from .share_out import blocks_by_work, is_enough, workers_for
+from .share_out import PARTS, blocks_by_work, is_enough, parts_of, seconds_of, workers_for
 from .shared_memory import Parcel
 from .workers import Workers, check_workers
+
+
+class Stream(Protocol):
+    """A job that can also be done bit by bit."""
+
+    def __call__(self, state: State, piece: Piece) -> Parcel:
+        """All of it, as `found`: index and outputs."""
+
+    def stream(self, state: State, piece: Piece) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same, some (index, outputs) at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +71,7 @@ class Simulation(Clients):
     ranks: Ranks = ALONE
     first: InitVar[FirstRound | None] = None
     run: Executor = field(init=False, repr=False)
-    by_work: bool = field(init=False, default=False)  # whether blocks have about the same work
+    parts_of_round: int = field(init=False, default=0)  # blocks of about the same work; 0: of so many clients
     begins: Stacks = field(init=False, repr=False)  # (1, width) each: what attackers may remember of round 0
 
     def __post_init__(self, first: FirstRound | None) -> None:
@@ -69,10 +79,12 @@ class Simulation(Clients):
         object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
         begins = {} if first is None or self.attack is None else first.state.centers
         object.__setattr__(self, "begins", {name: rows[:1].clone() for name, rows in begins.items()})
-        enough = self.block is None and first is not None and is_enough(self, first)
-        object.__setattr__(self, "by_work", self.block == "work" or enough)
+        seconds = 0.0 if first is None or isinstance(self.block, int) else seconds_of(self, first)
+        enough = self.block is None and first is not None and is_enough(seconds, first.rounds)
+        if enough or self.block == "work":
+            object.__setattr__(self, "parts_of_round", PARTS if first is None else parts_of(seconds))
         if self.workers is None:
-            object.__setattr__(self, "workers", workers_for(self, first, self.by_work))
+            object.__setattr__(self, "workers", workers_for(self, first))
         check_workers(self.n_workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
         if self.block is None and first is not None:
@@ -90,6 +102,11 @@ class Simulation(Clients):
         return self.block if isinstance(self.block, int) else auto_executor.block_size(self.run)
 
     @property
+    def by_work(self) -> bool:
+        """Whether blocks have about the same work, so that cores can share them."""
+        return self.parts_of_round > 0
+
+    @property
     def n_workers(self) -> int:
         """Blocks learned beside each other."""
         return 1 if self.workers is None else self.workers
@@ -98,10 +115,10 @@ class Simulation(Clients):
         """Who is learned together, the longest work first."""
         work = cohort.sizes * cohort.effort
         order = torch.argsort(work, descending=True, stable=True)
-        cohort = cohort[order]
-        return list(
-            blocks_by_work(cohort, work[order], self.block_size) if self.by_work else cohort.blocks(self.block_size)
-        )
+        cohort, most = cohort[order], self.block_size
+        if self.by_work:
+            return list(blocks_by_work(cohort, work[order], most, self.parts_of_round))
+        return list(cohort.blocks(most))
 
     @property
     def compiled(self) -> tuple[int, float]:
@@ -163,7 +180,7 @@ class Simulation(Clients):
             def piece(k: int) -> Piece:
                 return piece_of(mine[k], kept=take(state.kept, mine[k].index))
 
-            parcels = self._processes.each((exchange, mixes), learning, state, len(mine), piece)
+            parcels = self._processes.each((exchange, str(mixes)), learning, state, len(mine), piece)
             return (unpacked(parcel, block) for parcel, block in zip(parcels, mine, strict=True))
 
         return self.ranks.answers(self.blocks(cohort), learn)
@@ -200,6 +217,17 @@ class Simulation(Clients):
     def _processes(self) -> Processes | None:
         """Several workers are processes where this one can be copied, and threads elsewhere."""
         return Processes(self.n_workers) if self.n_workers > 1 and available() else None
+
+    def each(
+        self, key: tuple[object, ...], job: Stream, state: State, pieces: Sequence[Callable[[], Piece]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """What a job streams of every piece of work, in their order, whoever does it."""
+        if self._processes is None:
+            for piece in pieces:
+                yield from job.stream(state, piece())
+            return
+        for parcel in self._processes.each(key, job, state, len(pieces), lambda k: pieces[k]()):
+            yield parcel["found"]["index"], parcel["found"]["outputs"]
 
     def close(self) -> None:
         """End what works beside this process; whoever asks again starts it anew."""

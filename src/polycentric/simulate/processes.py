@@ -189,7 +189,8 @@ class Worker:
 
 
 def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+    """Whether two keys have the same objects, and equal words."""
+    return len(a) == len(b) and all(x is y or (isinstance(x, str) and x == y) for x, y in zip(a, b, strict=True))
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:

@@ -2,11 +2,12 @@
 
 Work is counted, and no stopwatch is read, so that a run does the same wherever it is done:
 
-    seconds = rounds * (examples of all steps * 3 * forward / FLOPS + steps of all clients * STEP)      as on one core
+    seconds of a round = examples of all steps * 3 * forward / FLOPS + steps of all clients * STEP      as on one core
 
 `forward` are the operations of the model's forward pass on one example, as torch counts them; a gradient takes twice as
 many. Where a round takes ROUND seconds or more, and all of them ENOUGH, blocks have about the same work, not the same
-number of clients (`blocks_by_work`), and `workers=auto` has a process for each core. Neither the rule nor the blocks
+number of clients (`blocks_by_work`): a 64th of the round, or BLOCK seconds where that is more, since a few clients
+together cost less than each alone. `workers=auto` then has a process for each core. Neither the rule nor the blocks
 depend on how many cores there are, so the results do not, either.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,23 +32,33 @@ FLOPS = 2e10  # a second, of a step of few examples on one core: a cautious esti
 STEP = 1e-4  # seconds of a step, whatever it computes
 ENOUGH = 4.0  # seconds of a run that is worth more than one process
 ROUND = 0.03  # seconds of such a round
-PARTS = 64  # blocks of equal work in a round: enough for every core of most machines, and for unequal ones
+BLOCK = 0.016  # seconds of a block
+PARTS = 64  # blocks of equal work in a round, at most: enough for the cores of most machines
 
 
-def is_enough(clients: Simulation, first: FirstRound) -> bool:
-    """Whether a run on a processor is worth sharing out."""
-    if clients.task.device.type != "cpu":
-        return False
+def seconds_of(clients: Simulation, first: FirstRound) -> float:
+    """What the first round would take on one core, by count; 0 where there is nobody to share it with."""
+    cohorts = first_cohorts(clients, first)
+    if clients.task.device.type != "cpu" or max(map(len, cohorts), default=0) < 2:
+        return 0.0
     steps, examples = 0.0, 0.0
-    for exchange, cohort in zip(first.exchanges, first_cohorts(clients, first), strict=True):
+    for exchange, cohort in zip(first.exchanges, cohorts, strict=True):
         for learner in exchange.chain if len(cohort) else ():
             plan = learner.plan(cohort)
             each = plan.sizes(cohort) if plan.batch is None else plan.sizes(cohort).clamp(max=plan.batch)
             steps += float(plan.steps.sum())
             examples += float((plan.steps * each).sum())
-    least = examples * 6 * clients.task.width / FLOPS + steps * STEP  # every parameter is used once, at least
-    seconds = least if least >= ENOUGH else examples * 3 * forward(clients) / FLOPS + steps * STEP
-    return seconds >= ROUND and first.rounds * seconds >= ENOUGH
+    return examples * 3 * forward(clients) / FLOPS + steps * STEP
+
+
+def parts_of(seconds: float) -> int:
+    """In how many parts of equal work a round of so many seconds is cut, where no client is larger than one."""
+    return max(1, min(PARTS, int(seconds / BLOCK)))
+
+
+def is_enough(seconds: float, rounds: int) -> bool:
+    """Whether a run of such rounds is worth sharing out."""
+    return seconds >= ROUND and rounds * seconds >= ENOUGH
 
 
 def forward(clients: Simulation) -> float:
@@ -70,20 +82,34 @@ def cores(beside: int = 1, ranks: int = 1) -> int:
     return max(1, min(len(allowed), torch.get_num_threads()) // (beside * here))
 
 
-def workers_for(clients: Simulation, first: FirstRound | None, shared: bool) -> int:
+@contextmanager
+def one_math_thread(if_: bool) -> Iterator[None]:
+    """One thread for every operator, where a run is shared out: cores have work of their own, and bits are the same."""
+    before = torch.get_num_threads()
+    if not if_ or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def workers_for(clients: Simulation, first: FirstRound | None) -> int:
     """What `workers=auto` means: a process for each core, where a run is worth it."""
-    if not shared or first is None or not processes.available():
+    if not clients.by_work or first is None or not processes.available():
         return 1
     largest = max(map(len, first_cohorts(clients, first)), default=1)
     return min(cores(first.beside, clients.ranks.size), largest)
 
 
-def blocks_by_work(cohort: Cohort, work: Tensor, most: int) -> Iterator[Cohort]:
-    """Clients in falling order of their work, in blocks of `most` at most and of one part of all the work.
+def blocks_by_work(cohort: Cohort, work: Tensor, most: int, parts: int) -> Iterator[Cohort]:
+    """Clients in falling order of their work, in blocks of `most` at most and of one of the parts of all the work.
 
     Who has more than a part is a block alone, so nobody waits for a block of several large clients.
     """
-    limit, each, begin = float(work.sum()) / PARTS, work.tolist(), 0
+    limit, each, begin = float(work.sum()) / parts, work.tolist(), 0
     while begin < len(each):
         end, sum_ = begin + 1, each[begin]
         while end < len(each) and end - begin < most and sum_ + each[end] <= limit:

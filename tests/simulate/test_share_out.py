@@ -1,0 +1,86 @@
+"""How a run is shared out: by counted work, in blocks and by rules that know nothing of the machine's cores."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from polycentric import fedavg
+from polycentric.runs.start import prepare
+from polycentric.simulate import share_out
+from polycentric.simulate.share_out import blocks_by_work, cores, is_enough, one_math_thread, parts_of
+from polycentric.stacks.cohort import Cohort
+from support import Make
+
+
+def cohort(work: list[int]) -> Cohort:
+    sizes = torch.tensor(sorted(work, reverse=True))
+    return Cohort(torch.arange(len(work)), sizes, torch.ones(len(work)).double(), len(work), seed=0, round=0)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=200), st.integers(1, 40), st.integers(1, 64))
+def test_blocks_hold_everybody_once_and_no_more_than_a_part(work: list[int], most: int, parts: int) -> None:
+    everyone = cohort(work)
+    blocks = list(blocks_by_work(everyone, everyone.sizes, most, parts))
+    assert torch.equal(torch.cat([block.index for block in blocks]), everyone.index)
+    part = sum(work) / parts
+    for block in blocks:
+        assert 1 <= len(block) <= most
+        assert len(block) == 1 or int(block.sizes.sum()) <= part  # who has more than a part is alone
+    for one, following in itertools.pairwise(blocks):  # and no block could have had the next client, too
+        assert len(one) == most or int(one.sizes.sum()) + int(following.sizes[0]) > part
+
+
+def test_a_large_client_keeps_nobody_waiting() -> None:
+    everyone = cohort([1000] + [10] * 100)
+    blocks = list(blocks_by_work(everyone, everyone.sizes, 64, 20))
+    assert [len(block) for block in blocks] == [1] + [10] * 10
+
+
+def test_short_rounds_are_cut_in_few_parts_and_short_runs_in_none() -> None:
+    assert [parts_of(seconds) for seconds in (0.001, 0.1, 0.5, 100.0)] == [1, 6, 31, 64]
+    assert is_enough(0.1, 40) and not is_enough(0.1, 39) and not is_enough(0.02, 10_000)
+
+
+def test_work_is_counted_and_grows_with_what_is_asked_for(blobs: Make) -> None:
+    federation = blobs(sizes=(40, 30, 20))
+
+    def shared(rounds: int, **how: Any) -> Any:
+        return prepare(fedavg(epochs=200), federation, model="mlp", rounds=rounds, **how).clients
+
+    short, long = shared(1), shared(10**6)
+    assert not short.by_work and short.block != "work"
+    assert long.by_work and long.block == "work"
+    assert not shared(10**6, block=2).by_work  # as it was said
+    assert shared(1, block="work").by_work
+    first = [block.index.tolist() for block in shared(10**6, workers=1).blocks(long.everyone(0))]
+    assert first == [block.index.tolist() for block in shared(10**6, workers=3).blocks(long.everyone(0))]
+
+
+def test_auto_has_a_worker_for_each_core_that_torch_may_use(monkeypatch: pytest.MonkeyPatch, blobs: Make) -> None:
+    monkeypatch.setattr(share_out.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(share_out.torch, "get_num_threads", lambda: 6)
+    assert (cores(), cores(beside=2), cores(beside=100)) == (6, 3, 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert (cores(ranks=3), cores(ranks=1)) == (2, 6)
+    federation = blobs(sizes=(40, 30, 20))
+    long = prepare(fedavg(epochs=200), federation, model="mlp", rounds=10**6).clients
+    assert long.n_workers == 3  # no more than there are clients
+    assert prepare(fedavg(epochs=200), federation, model="mlp", rounds=1).clients.n_workers == 1
+
+
+def test_one_math_thread_for_as_long_as_it_is_needed() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with one_math_thread(False):
+            assert torch.get_num_threads() == 3
+        with one_math_thread(True):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
