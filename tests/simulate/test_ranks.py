@@ -354,7 +354,7 @@ def test_commands_that_ranks_cannot_share_are_refused_once(
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert outcome(["compare", "fedavg", "nofed"]) == 2
-    told = "torchrun works with run and resume only, got 'compare': leave torchrun out" in capsys.readouterr().err
+    told = "torchrun works with run, resume, bench only, got 'compare': leave torchrun out" in capsys.readouterr().err
     assert told is says
 
 

@@ -15,7 +15,7 @@ import typer
 from ..errors import Diverged, Lost, OtherRankFailed, UsageError, synonym
 from .options import Interrupted
 
-SHARED = ("run", "resume")  # commands that several ranks can do together
+SHARED = ("run", "resume", "bench")  # commands that several ranks can do together
 # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
 CLICK_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[2])
 OF_TORCH = ("(Triggered internally at", "batching rule for aten", "github.com/pytorch")  # in torch's own warnings
@@ -43,7 +43,7 @@ def outcome(arguments: list[str]) -> int:
 
     if _ranks()[1] > 1 and (not arguments or arguments[0] not in SHARED):
         what = f"'{arguments[0]}'" if arguments else "no command"
-        said = f"torchrun works with {' and '.join(SHARED)} only, got {what}: leave torchrun out"
+        said = f"torchrun works with {', '.join(SHARED)} only, got {what}: leave torchrun out"
         return _said(said, 2) if _ranks()[0] == 0 else 2
     keep_freed_memory()
     keep_programs()

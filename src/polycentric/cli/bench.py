@@ -21,7 +21,7 @@ def bench(
         list[str] | None,
         typer.Option(help="An executor to measure; repeat the option for several. [default: by model]"),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Also measure rounds with this many worker threads.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Also measure rounds with this many worker processes.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every torch operator.")] = 1,
     device: Device = "auto",
     precision: Annotated[
@@ -40,25 +40,37 @@ def bench(
       polycentric bench
 
       polycentric bench --models mlp --clients 100 --repeats 20 --profile
+
+      torchrun --nproc-per-node 2 -m polycentric bench --models mlp        several ranks, and what travels between them
     """
     import torch
 
     from ..runs import bench as measured
     from ..runs.machine import device_of
+    from ..simulate.ranks import join_ranks
     from .screen import say, stdout, tell
 
     torch.set_num_threads(threads)
     where, rows, tables = device_of(device), [], []
-    for model in models or measured.USUAL:
-        race = measured.Race.of(model, clients, steps, batch, where, precision)
-        rows.append(measured.measure(race, executors, repeats, workers))
-        if profile:
-            looked_at = executors[-1] if executors else rows[-1]["auto"]
-            tables.append(f"{model}, one round, {looked_at}:\n{measured.profile(race, looked_at)}")
+    with join_ranks() as ranks:
+        for model in models or measured.USUAL:
+            race = measured.Race.of(model, clients, steps, batch, where, precision)
+            rows.append(measured.measure(race, executors, repeats, workers, ranks))
+            if profile and ranks.first:
+                looked_at = executors[-1] if executors else rows[-1]["auto"]
+                tables.append(f"{model}, one round, {looked_at}:\n{measured.profile(race, looked_at)}")
+    if not ranks.first:
+        return
     if as_json:
         tell({"rows": rows} | ({"profiles": tables} if profile else {}))
         return
     stdout.print(_table(rows))
+    for row in rows if ranks.size > 1 else ():
+        there = row["received_by_a_rank"]
+        say(
+            f"{row['model']}: the first of {ranks.size} ranks received {there['bytes'] / 1e6:.2f} MB a round, "
+            f"{there['models_a_block']:.2f} models for each of {there['blocks']} blocks."
+        )
     for table in tables:
         stdout.print(table, soft_wrap=True)
     say(

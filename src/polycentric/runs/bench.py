@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,13 @@ from ..learn import BatchSchedule, Train
 from ..learn.batches import rows_at
 from ..methods import fedavg
 from ..round import run_round
-from ..simulate.auto_executor import EXECUTORS
+from ..simulate.auto_executor import EXECUTORS, FirstRound
 from ..simulate.clients import Simulation
+from ..simulate.ranks import ALONE, Ranks
 from ..tasks.task import Task
 from .machine import use_precision
 
+Way = tuple[Callable[[], Tensor], Simulation]  # a round, and whom it asks
 LR = 0.1
 TOGETHER = 2048  # samples the limit takes in one step at most: more would only cost memory
 
@@ -136,10 +138,16 @@ class Race:
         """Of the clients' training."""
         return {"lr": LR, "batch": self.batch, "epochs": 1}
 
-    def ours(self, executor: str, workers: int = 1) -> tuple[Callable[[], Tensor], Simulation]:
-        """A round with an executor, and whom it asks."""
+    def ours(self, executor: str, workers: int = 1, ranks: Ranks = ALONE) -> tuple[Callable[[], Tensor], Simulation]:
+        """A round with an executor, and whom it asks; shared out, in blocks as a long run has them."""
         method = fedavg(**self.settings)
-        clients = Simulation(self.federation, self.task, executor=executor, workers=workers)  # type: ignore[arg-type]
+        name: Any = executor
+        block: Any = {"block": "work"} if workers * ranks.size > 1 else {}
+        begins = method.begin(self.task.start(), self.federation.n_clients)
+        first = FirstRound(method.at(0), begins, rounds=1) if block else None
+        clients = Simulation(
+            self.federation, self.task, executor=name, workers=workers, ranks=ranks, first=first, **block
+        )
         state = method.begin(self.task.start(), self.federation.n_clients)
         return lambda: run_round(method, state, clients)[0].centers["model"], clients
 
@@ -163,8 +171,13 @@ def near(task: Task) -> float:
     return 1e-3 if short else 1e-4
 
 
-def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3, workers: int = 1) -> dict[str, Any]:
-    """Seconds of every way, and their ratios. The ways take turns; of each the fastest and the median are told."""
+def measure(
+    race: Race, executors: Iterable[str] | None = None, repeats: int = 3, workers: int = 1, ranks: Ranks = ALONE
+) -> dict[str, Any]:
+    """Seconds of every way, and their ratios. The ways take turns; of each the fastest and the median are told.
+
+    With several ranks, the first alone does what needs one process, and the others wait for it.
+    """
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     device = race.task.device
     # Compiling a convolution or a long recurrence takes minutes: only what is worth comparing.
@@ -173,25 +186,22 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
     for name in wanted:
         if name not in EXECUTORS:
             raise unknown("executor", name, EXECUTORS)
-    others, simulations = race.others(), {}
-    ways: dict[str, Callable[[], object]] = {}
-    for name in wanted:
-        ways[name], simulations[name] = race.ours(name)
-    if workers > 1:
-        for name in wanted:
-            ways[f"{name} x {workers}"], _ = race.ours(name, workers)
-    ours = tuple(ways)
-    ways |= others
+    made = _ways(race, wanted, workers, ranks)
+    ways: dict[str, Callable[[], object]] = {name: way for name, (way, _) in made.items()}
+    ways |= race.others() if ranks.first else {}
     first = {name: _timed(way, device) for name, way in ways.items()}
-    reference = first["plain"][1]
-    for name in ours:
-        same = torch.allclose(first[name][1], reference, atol=near(race.task))  # type: ignore[arg-type]
+    for name in made if ranks.first else ():
+        same = torch.allclose(first[name][1], first["plain"][1], atol=near(race.task))  # type: ignore[arg-type]
         require(same, f"{name} and the plain loop do not end with the same model: not the same work")
+    before = ranks.counted["received"]
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
             times[name].append(_timed(way, device)[0])
     best = {name: min(taken) for name, taken in times.items()}
+    if not ranks.first:
+        return {}
+    received = (ranks.counted["received"] - before) / repeats / len(wanted)
     return {
         "model": race.work.model,
         "clients": race.federation.n_clients,
@@ -204,10 +214,27 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
         "auto": Simulation(race.federation, race.task).executor,
         "seconds": best,
         "median_seconds": {name: statistics.median(taken) for name, taken in times.items()},
-        "compile_seconds": {name: simulations[name].compiled[1] for name in wanted if name == "compiled"},
-        "over_plain": {name: best[name] / best["plain"] for name in ours},
-        "over_limit": {name: best[name] / best["limit"] for name in (*ours, "plain")},
+        "ranks": ranks.size,
+        "received_by_a_rank": _travelled(race, list(made.values())[-1][1], received) if ranks.size > 1 else {},
+        "compile_seconds": {name: made[name][1].compiled[1] for name in wanted if name == "compiled"},
+        "over_plain": {name: best[name] / best["plain"] for name in made},
+        "over_limit": {name: best[name] / best["limit"] for name in (*made, "plain")},
     }
+
+
+def _ways(race: Race, executors: Sequence[str], workers: int, ranks: Ranks) -> dict[str, Way]:
+    """Our rounds: by one process, by several workers, by all ranks; ranks but the first have only the last."""
+    made: dict[str, Way] = {}
+    if ranks.first:
+        made |= {name: race.ours(name) for name in executors}
+        made |= {f"{name}, {workers} workers": race.ours(name, workers) for name in executors if workers > 1}
+    return made | {f"{name}, {ranks.size} ranks": race.ours(name, 1, ranks) for name in executors if ranks.size > 1}
+
+
+def _travelled(race: Race, clients: Simulation, received: float) -> dict[str, float]:
+    """What the first rank was sent in a round: in bytes, and in models for each block."""
+    blocks, model = len(clients.blocks(clients.everyone(0))), race.task.width * race.task.dtype.itemsize
+    return {"bytes": received, "blocks": blocks, "models_a_block": received / blocks / model}
 
 
 def profile(race: Race, executor: str | None = None, rows: int = 12) -> str:
