@@ -16,32 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from .learn import Executor
 from .method import Exchange, Method, State
-from .parts.aggregate import Rows, Sum
+from .parts.answer import Answer as Answer, Part as Part, joined
 from .stacks import Cohort, Stacks
 from .stacks.stack import Draft
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """What a block of clients sent, and what it keeps."""
-
-    block: Cohort  # those whose answer is finite
-    sent: Stacks  # (block, width)
-    kept: Stacks  # (block, width)
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What a block comes to once it is mixed: all that centers need of it, whoever learned it."""
-
-    block: Cohort
-    noted: Stacks  # (block, ...) what is remembered of its clients
-    sums: dict[str, Sum | Rows]  # by what was sent
-    kept: Stacks  # (block, width)
 
 
 class Clients(Protocol):
@@ -145,16 +124,3 @@ def opened(exchange: Exchange, rows: Stacks, run: Executor, cohort: Cohort) -> S
     for learner in exchange.unpack:
         rows = rows | run(learner, rows, cohort)
     return rows
-
-
-def joined(answers: list[Answer]) -> list[Answer]:
-    """All blocks as one; no answers, no block."""
-    if not answers:
-        return []
-    first, *others = answers
-
-    def all_of(stacks: list[Stacks]) -> Stacks:
-        return {name: torch.cat([s[name] for s in stacks]) for name in stacks[0]}
-
-    block = first.block.join(other.block for other in others)
-    return [Answer(block, all_of([a.sent for a in answers]), all_of([a.kept for a in answers]))]

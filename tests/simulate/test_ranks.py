@@ -242,13 +242,11 @@ def test_two_ranks_are_one_process_bit_for_bit(name: str, together: Path, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_other_blocks_are_the_same_to_rounding(together: Path) -> None:
-    block = json.loads((together / "own blocks/environment.json").read_text())["block"]
-    assert block == 1  # seven clients, two ranks, four blocks each
+def test_blocks_that_nobody_asked_for_do_not_depend_on_the_ranks(together: Path) -> None:
     found, _ = Folder.open(together / "own blocks").load()
     alone = case("own blocks", ALONE).go()
     assert found is not None and alone.clients.block_size > 1
-    torch.testing.assert_close(found.state.centers["model"], alone.state.centers["model"], rtol=1e-5, atol=1e-6)
+    assert torch.equal(found.state.centers["model"], alone.state.centers["model"])
 
 
 @pytest.mark.parametrize("name", RESUMED)
@@ -404,7 +402,7 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
     assert folder.read_json("summary.json")["rounds"] == rounds
 
     block = folder.read_json("config.json")["block"]
-    assert block == 2  # twelve clients, two ranks, four blocks each
+    assert block == "work"
     words = [*COMMAND[2:], "--rounds", str(rounds), "--block", str(block), "--out", str(tmp_path / "one"), "--quiet"]
     assert outcome(words) == 0
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "one/metrics.jsonl").read_bytes()
@@ -428,7 +426,7 @@ def test_ranks_resume_by_the_command_and_one_of_them_tells(tmp_path: Path) -> No
             (code, out, error), (other, nothing, silent) = ended(ranks)
         assert (code, other, nothing, silent) == (0, 0, "", ""), error + silent
     assert json.loads(out)["rounds"] == 4
-    words = [*COMMAND[2:], "--rounds", "4", "--block", "2", "--out", str(tmp_path / "one"), "--quiet"]
+    words = [*COMMAND[2:], "--rounds", "4", "--out", str(tmp_path / "one"), "--quiet"]
     assert outcome(words) == 0
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "one/metrics.jsonl").read_bytes()
 

@@ -25,7 +25,7 @@ from .processes import Piece, Processes, available
 from .ranks import ALONE, Ranks
 from .share_out import PARTS, blocks_by_work, is_enough, parts_of, seconds_of, workers_for
 from .shared_memory import Parcel
-from .workers import Workers, check_workers
+from .threads import Threads, check_workers
 
 
 class Stream(Protocol):
@@ -123,7 +123,7 @@ class Simulation(Clients):
     @property
     def compiled(self) -> tuple[int, float]:
         """Programs that were compiled so far, and the seconds it took."""
-        beside = self._workers.runs if self._processes is None else [self._processes]
+        beside = self._threads.runs if self._processes is None else [self._processes]
         programs, seconds = zip(*(run.compiled for run in (self.run, *beside)), strict=True)
         return sum(programs), sum(seconds)
 
@@ -206,12 +206,12 @@ class Simulation(Clients):
 
     def _learned(self, answer: Callable[[Cohort, Executor], Answer], blocks: Sequence[Cohort]) -> Iterator[Answer]:
         if self.n_workers > 1:
-            return self._workers.each(answer, blocks)
+            return self._threads.each(answer, blocks)
         return (answer(block, self.run) for block in blocks)
 
     @cached_property
-    def _workers(self) -> Workers:
-        return Workers(self.n_workers, EXECUTORS[self.executor], self.task, self._train)
+    def _threads(self) -> Threads:
+        return Threads(self.n_workers, EXECUTORS[self.executor], self.task, self._train)
 
     @cached_property
     def _processes(self) -> Processes | None:

@@ -20,7 +20,7 @@ from ..tasks.task import Task
 from .processes import available
 
 
-class Workers:
+class Threads:
     """Threads, each with an executor of its own and one math thread; answers come in the order of their blocks.
 
     An executor has a module of its own: a module is no function, its parameters are put in while it is called.

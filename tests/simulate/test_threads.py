@@ -11,7 +11,7 @@ from torch import nn
 from polycentric import Federation, Simulation, Task, UsageError, dpsgd, fedavg, fesem, ifca
 from polycentric.round import run_round
 from polycentric.runs.start import prepare
-from polycentric.simulate import clients, workers
+from polycentric.simulate import clients, threads
 from support import Make
 
 SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
@@ -19,7 +19,7 @@ SIZES = (9, 3, 30, 1, 14, 6, 7, 22)
 
 @pytest.fixture(autouse=True)
 def threads_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (clients, workers):
+    for module in (clients, threads):
         monkeypatch.setattr(module, "available", lambda: False)
 
 
@@ -52,8 +52,8 @@ def test_a_block_has_a_module_of_its_own_in_every_thread(blobs: Make) -> None:
     simulation = Simulation(blobs(sizes=SIZES), Task.of(blobs(sizes=SIZES), "mlp"), block=1, workers=2)
     method = METHODS["fedavg"]()
     run_round(method, method.begin(simulation.task.start(), 8), simulation)
-    modules = {id(run.task.module) for run in simulation._workers.runs}
-    assert len(modules) == len(simulation._workers.runs) >= 1 and id(simulation.task.module) not in modules
+    modules = {id(run.task.module) for run in simulation._threads.runs}
+    assert len(modules) == len(simulation._threads.runs) >= 1 and id(simulation.task.module) not in modules
 
 
 def test_an_error_in_a_thread_arrives(blobs: Make) -> None:
