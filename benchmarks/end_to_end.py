@@ -77,8 +77,10 @@ class Job:
         words = ["run", self.method, "--data", self.data, "--model", self.model, "--rounds", str(self.rounds)]
         if self.clients is not None:
             words += ["--partition", self.partition, "--clients", str(self.clients)]
-        settings = {"lr": self.lr, "batch": self.batch, "epochs": 1}
-        settings |= {"k": self.more["centers"], "match": "distance", "warm_up": self.more["warm_up"]} if self.more else {}
+        settings: dict[str, Any] = {"lr": self.lr, "batch": self.batch, "epochs": 1}
+        settings |= (
+            {"k": self.more["centers"], "match": "distance", "warm_up": self.more["warm_up"]} if self.more else {}
+        )
         words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         words += ["--set", f"select=uniform(n={self.cohort})"] if self.cohort else []
         return [*words, "--evaluate-every", str(self.evaluate_every), "--json"]
@@ -301,7 +303,9 @@ def there(python: str, module: str) -> bool:
     return subprocess.run([python, "-c", probe], check=False).returncode == 0
 
 
-def measured(name: str, job: Job, ways: list[str], asked: argparse.Namespace, pythons: dict[str, str]) -> dict[str, Any]:
+def measured(
+    name: str, job: Job, ways: list[str], asked: argparse.Namespace, pythons: dict[str, str]
+) -> dict[str, Any]:
     """All ways of one job in turns."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     problems: list[str] = []

@@ -5,12 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from job import Job, Phases, folder, say
-
-phases = Phases()
-
 import jax
 import jax.numpy as jnp
+from job import Job, Phases, folder, say
 
 if not hasattr(jax, "tree_map"):
     jax.tree_map = jax.tree_util.tree_map  # FedJAX 0.0.17 is older than its removal
@@ -34,6 +31,7 @@ def error(batch: Any, predicted: Any) -> Any:
 
 
 def main() -> None:
+    phases = Phases()
     phases.mark("import")
     job = Job(folder())
     values = list(job.start.values())

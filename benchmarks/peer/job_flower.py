@@ -8,7 +8,6 @@ from importlib.metadata import version
 
 from job import Job, Phases, say
 
-phases = Phases()
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "JOB_FOLDER": sys.argv[1]}
 
 import torch
@@ -20,6 +19,7 @@ from job_flower_client import client
 
 
 def main() -> None:
+    phases = Phases()
     phases.mark("import")
     job, center, accuracies = Job(sys.argv[1]), ServerApp(), list[float]()
     x, y, module = torch.as_tensor(job.test_x), torch.as_tensor(job.test_y), job.module()

@@ -5,12 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from job import Job, Phases, folder, say
-
-phases = Phases()
-
 import numpy as np
 import torch
+from job import Job, Phases, folder, say
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -46,6 +43,7 @@ class Net(torch.nn.Module):
 
 
 def main() -> None:
+    phases = Phases()
     phases.mark("import")
     job = Job(folder())
     np.random.seed(job.seed)

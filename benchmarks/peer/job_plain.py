@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 
-from job import Job, Phases, folder, say
-
-phases = Phases()
-
 import numpy as np
 import torch
+from job import Job, Phases, folder, say
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -44,7 +41,7 @@ class Clients:
         return int((self.model(self.test_x[examples]).argmax(1) == self.test_y[examples]).sum())
 
 
-def fedavg(job: Job, clients: Clients, draw: np.random.Generator) -> float:
+def fedavg(job: Job, clients: Clients, draw: np.random.Generator, phases: Phases) -> float:
     center, accuracy = parameters_to_vector(clients.model.parameters()).detach(), 0.0
     sizes = np.diff(job.offset)
     for number in range(1, job.rounds + 1):
@@ -62,11 +59,14 @@ def fedavg(job: Job, clients: Clients, draw: np.random.Generator) -> float:
 
 def grouped(rows: torch.Tensor, k: int, draw: np.random.Generator) -> torch.Tensor:
     """k-means with the seeds of k-means++: the group of every row, the best of some restarts."""
+    rows = (rows - rows.mean(0)).double()
+    values, vectors = torch.linalg.eigh(rows @ rows.T)
+    rows = vectors * values.clamp(min=0).sqrt()  # the same distances in as many dimensions as there are rows
     best, found = float("inf"), torch.zeros(len(rows), dtype=torch.int64)
     for _ in range(RESTARTS):
         centers = rows[[int(draw.integers(len(rows)))]]
         while len(centers) < k:
-            away = (torch.cdist(rows, centers).min(1).values ** 2).double().numpy()
+            away = (torch.cdist(rows, centers).min(1).values ** 2).numpy()
             centers = torch.cat([centers, rows[[int(draw.choice(len(rows), p=away / away.sum()))]]])
         group = torch.full((len(rows),), -1)
         for _ in range(LLOYD):
@@ -85,7 +85,7 @@ def means(rows: torch.Tensor, group: torch.Tensor, before: torch.Tensor) -> torc
     return torch.stack([rows[group == k].mean(0) if (group == k).any() else before[k] for k in range(len(before))])
 
 
-def fesem(job: Job, clients: Clients, draw: np.random.Generator) -> float:
+def fesem(job: Job, clients: Clients, draw: np.random.Generator, phases: Phases) -> float:
     """The paper's algorithm: the first round clusters what all learn from one model, later ones go to the nearest."""
     k, accuracy = int(job.told["centers"]), 0.0
     centers = parameters_to_vector(clients.model.parameters()).detach().repeat(k, 1)
@@ -104,12 +104,14 @@ def fesem(job: Job, clients: Clients, draw: np.random.Generator) -> float:
 
 
 def main() -> None:
+    phases = Phases()
     phases.mark("import")
     job = Job(folder())
     torch.manual_seed(job.seed)
     clients = Clients(job)
     phases.mark("data")
-    accuracy = {"fedavg": fedavg, "fesem": fesem}[job.told["method"]](job, clients, np.random.default_rng(job.seed))
+    way, draw = {"fedavg": fedavg, "fesem": fesem}[job.told["method"]], np.random.default_rng(job.seed)
+    accuracy = way(job, clients, draw, phases)
     say(accuracy, torch.__version__, phases)
 
 
