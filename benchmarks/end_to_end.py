@@ -185,7 +185,7 @@ def timed(words: list[str], folder: Path, environment: dict[str, str], limit: fl
             if not waited and now - began > limit and not late:
                 late = True
                 process.kill()
-            time.sleep(0.002)
+            time.sleep(0.01)
         seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         left = tidy(seen)

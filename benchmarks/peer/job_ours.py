@@ -60,7 +60,7 @@ def main() -> None:
     clocked(outputs.Recorder, "on_stop", "files")
     clocked(outputs.Recorder, "on_end", "files")
     try:
-        polycentric.cli.main(sys.argv[1:])
+        polycentric.cli.main()
     finally:
         seconds["all else"] = time.time() - BEGAN - sum(seconds.values())
         print(json.dumps(seconds), file=sys.stderr, flush=True)
