@@ -28,8 +28,6 @@ def main() -> None:
 
     @torch.no_grad()
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-        if number == 0:
-            phases.mark("start of the simulation")
         if number == 0 or (number % job.every and number != job.rounds):
             return None
         module.load_state_dict(arrays.to_torch_state_dict())
