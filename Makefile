@@ -54,7 +54,7 @@ peers/.made: ## pfl, FedJAX and Flower, each in an environment of its own, to be
 	peers/flower/bin/python -m pip install -q torch==2.13.0 "flwr[simulation]>=1.41,<2"
 	@touch $@
 
-speed: $(VENV)/.user peers/.made ## every figure of docs/speed.md that needs no GPU; a quarter of an hour of an idle machine
+speed: $(VENV)/.user peers/.made ## every figure of docs/speed.md that needs no GPU; half an hour of an idle machine
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python sh benchmarks/speed.sh peers
 
 $(DOCS)/.made: pyproject.toml

@@ -19,5 +19,8 @@ for work in "mlp 20" "femnist-cnn 4"; do
 done
 say "$python" benchmarks/scale.py --write docs/results
 say "$python" benchmarks/million.py
-if [ -n "$POLYCENTRIC_DATA" ]; then say "$python" benchmarks/million.py --data unipen62; fi
+if [ -n "$POLYCENTRIC_DATA" ]; then
+    say "$python" benchmarks/million.py --data unipen62
+    say "$python" benchmarks/end_to_end.py --peers "$peers"
+fi
 date -u

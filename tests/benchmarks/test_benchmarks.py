@@ -7,13 +7,17 @@ import importlib
 import json
 import os
 import runpy
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from polycentric.data.sources import find
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,3 +127,25 @@ def test_a_peer_that_does_other_work_is_an_error(peers: Peers, tmp_path: Path) -
 def test_many_clients_are_timed(script: Script) -> None:
     (line,) = script("many", "fesem 24 k=2 warm_up=1")
     assert line.startswith("fesem, 24 clients: ") and "MiB" in line
+
+
+# -- whole jobs ------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_job_is_timed_and_who_is_not_there_is_passed_over(tmp_path: Path) -> None:
+    """On digits in the place of MNIST, which says nothing about accuracy: too few rounds, and too few examples."""
+    pool = find("digits")
+    test = np.arange(len(pool.y)) % 5 == 0
+    np.savez(tmp_path / "mnist.npz", x=(16 * pool.x[:, 0]).byte().numpy(), y=pool.y.byte().numpy(), test=test)
+    words = f"--jobs mnist --ways ours-same plain pfl --rounds 2 --repeats 1 --peers {tmp_path} --json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "end_to_end.py"), *words.split(), str(tmp_path / "f.json")]
+    paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    environment = os.environ | {"POLYCENTRIC_DATA": str(tmp_path), "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    found = json.loads((tmp_path / "f.json").read_text())["mnist"]
+    assert set(found["ways"]) == {"ours-same", "plain"}, done.stderr
+    assert all(rows[0]["seconds"] > 0 and rows[0]["processor"] > 0 for rows in found["ways"].values())
+    assert found["phases"]["phases"]["rounds"] > 0 and "| plain" in done.stdout
+    assert "pfl is not installed" in done.stdout
+    apart = abs(found["ways"]["plain"][0]["accuracy"] - found["ways"]["ours-same"][0]["accuracy"])
+    assert done.returncode == (apart > 0.015) and ("not the same job" in done.stderr) == (apart > 0.015)

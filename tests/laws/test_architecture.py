@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -161,6 +162,12 @@ def test_the_import_contract_covers_every_module() -> None:
     modules = [".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__") for path in SOURCES]
     free = {"__init__", "__main__", "parts"}  # the names themselves; and a room whose modules are listed one by one
     assert [m for m in modules if m not in free and not any(f"{m}.".startswith(f"{layer}.") for layer in listed)] == []
+
+
+def test_a_run_loads_no_library_that_only_some_methods_and_figures_need() -> None:
+    code = "import sys, polycentric.runs.start; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"scipy", "networkx", "matplotlib", "plotly", "sklearn"} & set(done.stdout.split()) == set()
 
 
 def test_a_module_that_is_long_says_why() -> None:

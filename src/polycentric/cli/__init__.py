@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -28,7 +29,10 @@ def main(arguments: list[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows its code instead
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _told_to_end)
-    sys.exit(outcome(sys.argv[1:] if arguments is None else arguments))
+    code = outcome(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # the process ends: to look for cycles in all that torch has loaded would take a second
+        gc.freeze()
+    sys.exit(code)
 
 
 def _told_to_end(*_: object) -> None:

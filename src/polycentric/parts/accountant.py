@@ -28,9 +28,6 @@ from contextlib import contextmanager
 from functools import lru_cache, reduce
 from typing import Any, Literal, NamedTuple
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from ..errors import require
 
 Accountant = Literal["pld", "rdp"]
@@ -115,6 +112,8 @@ def noise_for(target: float, delta: float, releases: Callable[[float], Sequence[
     >>> round(noise_for(4.3772, 1e-5, lambda noise: [Release(noise)]), 2)
     1.0
     """
+    from scipy.optimize import brentq
+
     require(target > 0 and not math.isnan(target), f"epsilon must be positive, got {target}; try 8")
 
     def over(log_noise: float) -> float:
@@ -153,6 +152,7 @@ def _agreed(releases: Sequence[Release]) -> tuple[Release, ...]:
 
 def _exact(noise: float, delta: float) -> float:
     """The epsilon at which log delta(epsilon) is that of delta, by halving: the curve falls."""
+    from scipy.special import log_ndtr
 
     def above(epsilon: float) -> bool:
         far = epsilon * noise + 0.5 / noise

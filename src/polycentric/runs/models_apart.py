@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from scipy.sparse import coo_array
 from torch import Tensor
 
 from ..data import Split
@@ -141,6 +140,8 @@ def disagreement(method: Method, state: State, clients: Simulation) -> float:
     about the mean of the centers c, in float64, from all their inner products where they are few, and only from those
     that B asks for where they are many. No client's model is formed.
     """
+    from scipy.sparse import coo_array
+
     everyone = all_clients(clients, state)
     down = method.in_use(state.round).topology.down(state.memory, everyone, "model")
     receiver, sender, weight = down.links

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.special import stdtrit
-
 from ..errors import unknown
 from ..tasks.metric import better_of
 from .folder import Folder
@@ -152,6 +150,8 @@ def told_apart(gains: Sequence[float]) -> bool | None:
 
 def margin(seeds: int) -> float:
     """Standard errors beyond which a difference is one: two, or more where seeds are few (Student's t, 95 %)."""
+    from scipy.special import stdtrit
+
     return max(2.0, float(stdtrit(seeds - 1, 0.975)))
 
 

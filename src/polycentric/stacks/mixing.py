@@ -26,7 +26,6 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
 from torch import Tensor
 from torch.sparse import check_sparse_tensor_invariants
 
@@ -153,6 +152,8 @@ class Mixing:
 
     def to_csr(self) -> Any:
         """The matrix (receivers, senders) as scipy's sparse rows."""
+        from scipy.sparse import coo_array
+
         receiver, sender, weight = self.links
         return coo_array((weight.numpy(), (receiver.numpy(), sender.numpy())), shape=self.shape).tocsr()
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array, eye_array, hstack
 from torch import Tensor
 
 from ...errors import UsageError, require, within
@@ -130,6 +129,7 @@ def filled_up(edges: Sequence[Sequence[int]], most: list[int], wanted: list[int]
     [10, 10, 10]
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and seldom needed
+    from scipy.sparse import coo_array, eye_array, hstack
 
     region = np.repeat(np.arange(len(edges)), [len(mine) for mine in edges])
     edge = np.fromiter((e for mine in edges for e in mine), dtype=np.int64, count=len(region))

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from scipy.sparse import csc_array
-from scipy.sparse.linalg import eigs
 from torch import Tensor
 
 from ...errors import require
@@ -80,6 +78,9 @@ def stationary(chain: Any) -> Any:
     >>> stationary([[0.5, 0.5], [0.25, 0.75]]).round(6).tolist()
     [0.333333, 0.666667]
     """
+    from scipy.sparse import csc_array
+    from scipy.sparse.linalg import eigs
+
     turned = csc_array(chain).T
     n = turned.shape[0]
     if n <= DENSE:
@@ -96,6 +97,9 @@ def chain_zeta(chain: Any) -> float:
     >>> chain_zeta([[0.75, 0.25], [0.25, 0.75]])
     0.5
     """
+    from scipy.sparse import csc_array
+    from scipy.sparse.linalg import eigs
+
     chain = csc_array(chain)
     n = chain.shape[0]
     if n < 2:

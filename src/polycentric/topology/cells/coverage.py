@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
 from torch import Tensor
 
 from ...errors import UsageError, require
@@ -124,6 +123,8 @@ class Coverage:
     @property
     def table(self) -> Any:
         """The table (edges, clients) of zeros and ones, sparse."""
+        from scipy.sparse import coo_array
+
         ones = np.ones(len(self.edge))
         return coo_array((ones, (self.edge.numpy(), self.client.numpy())), shape=(self.n_edges, self.n_clients)).tocsr()
 

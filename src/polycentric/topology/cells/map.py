@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from ...errors import UsageError, require, within
@@ -170,12 +169,16 @@ class CellMap(Geometry):
 
     def _within(self, at: Any) -> tuple[Any, Any]:
         """The pairs (station, place) that are no further apart than the station reaches."""
+        from scipy.spatial import cKDTree
+
         lists = cKDTree(at).query_ball_point(self.stations, self.radii)
         places = np.concatenate([np.asarray(found, dtype=np.int64) for found in lists])
         return np.repeat(np.arange(len(lists)), [len(found) for found in lists]), places
 
     def cover(self, n_clients: int, seed: int, round: int) -> Coverage:
         """Those within the radius of each station, and by the nearest rule the others."""
+        from scipy.spatial import cKDTree
+
         at = _stands(self, n_clients, seed, round)
         edge, client = self._within(at)
         lost = np.setdiff1d(np.arange(n_clients), client)

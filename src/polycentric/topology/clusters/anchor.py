@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ...errors import within
@@ -165,6 +164,8 @@ def relabelled(found: Tensor, before: Tensor, k: int) -> Tensor:
     >>> relabelled(torch.tensor([0, 0, 1, 1, 2]), torch.tensor([2, 2, 0, 1, 1]), 3)
     tensor([2, 2, 0, 0, 1])
     """
+    from scipy.optimize import linear_sum_assignment
+
     both = torch.zeros(k, k, dtype=torch.int64).index_put_((found, before), torch.ones_like(found), accumulate=True)
     old, new = linear_sum_assignment(-both.numpy())
     label = torch.empty(k, dtype=torch.int64)

@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import linkage as merged
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from ...errors import require, within
@@ -193,6 +191,9 @@ def bipartition(similarity: Tensor, linkage: Linkage = "single") -> Bipartition:
     >>> bipartition(torch.tensor([[1.0, 0.5, -1.0], [0.5, 1.0, -0.5], [-1.0, -0.5, 1.0]]))
     Bipartition(second=tensor([False, False,  True]), cross=-0.5, gap=1.25)
     """
+    from scipy.cluster.hierarchy import linkage as merged
+    from scipy.spatial.distance import squareform
+
     n = len(similarity)
     require(n >= 2, f"a bipartition needs at least two clients, got {n}")
     distance = (1 - similarity.double().cpu()).clamp(min=0).numpy()

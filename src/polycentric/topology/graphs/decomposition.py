@@ -15,17 +15,18 @@ Where a graph in several parts is allowed, 1 and J stand for those of every part
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import networkx
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from ...errors import require
 from .networks import Disconnected, Network, Pair, graph_for
+
+if TYPE_CHECKING:
+    import networkx  # slow to import, and few methods have a graph
 
 Reals = npt.NDArray[np.float64]
 Activation = Literal["matcha", "periodic"]
@@ -62,13 +63,15 @@ class MatchingPlan:
         return float(self.p.sum())
 
 
-def coloured(graph: networkx.Graph) -> tuple[tuple[Pair, ...], ...]:
+def coloured(graph: "networkx.Graph") -> tuple[tuple[Pair, ...], ...]:
     """The edges in at most Delta + 1 matchings, the same ones every time; Delta where the graph has two sides.
 
     Delta is the largest number of neighbours. Every edge takes a colour that is free at both its ends, once those in
     the way have been exchanged: along a path (Konig, where the graph is bipartite), or a path and a fan of neighbours.
     Reference: Misra, Gries, A constructive proof of Vizing's theorem, Information Processing Letters 1992.
     """
+    import networkx
+
     largest = max((d for _, d in graph.degree), default=0)
     sides = networkx.is_bipartite(graph)
     paint = _Paint(largest if sides else largest + 1, len(graph))
@@ -160,6 +163,8 @@ def probabilities(matchings: Sequence[Sequence[Pair]], n: int, budget: float) ->
     Planes are added at the solution of the linear program and half-way back to the best p so far; `gap` is the
     bound of the last program less the best lambda_2.
     """
+    from scipy.optimize import linprog
+
     m = len(matchings)
     basis = directions(matchings, n)
     if not m or budget == 0:

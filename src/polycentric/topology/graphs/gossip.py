@@ -3,19 +3,19 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx
 import numpy as np
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from ...errors import require
 from ...stacks import Cohort, Mixing, Stacks
 from ..base import Topology
 from .networks import Disconnected, Network, Ring, checked, graph_for, network_of
+
+if TYPE_CHECKING:
+    import networkx  # slow to import, and few methods have a graph
 
 DENSE = 400  # clients up to which all eigenvalues are computed; beyond, only the outermost
 
@@ -33,6 +33,8 @@ def zeta(weights: Mixing) -> float:
     if n <= DENSE:
         values = np.linalg.eigvalsh(matrix.toarray())
         return max(abs(float(values[0])), abs(float(values[-2])), 0.0)
+    from scipy.sparse.linalg import eigsh
+
     start = np.cos(np.arange(n))
     top = eigsh(matrix, k=2, which="LA", v0=start, return_eigenvectors=False)
     bottom = eigsh(matrix, k=1, which="SA", v0=start, return_eigenvectors=False)
@@ -49,8 +51,12 @@ def doubly_stochastic(weights: Mixing, tolerance: float = 1e-9) -> bool:
     return bool(rows <= tolerance and (skew.max() if skew.nnz else 0.0) <= tolerance)
 
 
-def lambda_2(graph: networkx.Graph) -> float:
+def lambda_2(graph: "networkx.Graph") -> float:
     """Algebraic connectivity: the second smallest eigenvalue of the Laplacian; 0 exactly where it is disconnected."""
+    import networkx
+    from scipy.sparse import csr_array
+    from scipy.sparse.linalg import eigsh
+
     n = graph.number_of_nodes()
     if n < 2 or not networkx.is_connected(graph):
         return 0.0
@@ -183,7 +189,7 @@ def present(everyone: Mixing, cohort: Cohort) -> Mixing:
     return Mixing.sparse(*links, (cohort.n_clients, len(cohort)), "keep")
 
 
-def metropolis(graph: networkx.Graph, disconnected: Disconnected = "refuse") -> Mixing:
+def metropolis(graph: "networkx.Graph", disconnected: Disconnected = "refuse") -> Mixing:
     """Metropolis weights: M_ij = 1 / (1 + max(d_i, d_j)) on edges, the rest on the diagonal.
 
     Symmetric, doubly stochastic and non-negative on every graph; 1/3 each on a ring. Clients are 0 .. n-1.

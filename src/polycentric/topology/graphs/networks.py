@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
-
-import networkx
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import UsageError, require, within
 from ...language import register
 from ...language.files import read_text
 from ...stacks.draw import seed_of
+
+if TYPE_CHECKING:
+    import networkx  # slow to import, and few methods have a graph
 
 Pair = tuple[int, int]
 Disconnected = Literal["refuse", "allow"]
@@ -125,6 +126,8 @@ class ErdosRenyi(Network):
 
     def of(self, n: int) -> networkx.Graph:
         """G(n, p)."""
+        import networkx
+
         if self.p in (0, 1):
             return Complete().of(n) if self.p else graph_of((), n)
         return _connected(networkx.fast_gnp_random_graph, (n, self.p), self.seed, "erdos-renyi")
@@ -142,6 +145,8 @@ class Geometric(Network):
 
     def of(self, n: int) -> networkx.Graph:
         """A random geometric graph."""
+        import networkx
+
         return _connected(networkx.random_geometric_graph, (n, self.radius), self.seed, "geometric")
 
 
@@ -162,6 +167,8 @@ class SmallWorld(Network):
 
     def of(self, n: int) -> networkx.Graph:
         """A Watts-Strogatz graph."""
+        import networkx
+
         if n <= self.k:
             return Complete().of(n)
         return _connected(networkx.watts_strogatz_graph, (n, self.k, self.p), self.seed, "small-world")
@@ -248,6 +255,8 @@ class Matched(Network):
 
 def graph_of(pairs: Iterable[Pair], n: int) -> networkx.Graph:
     """A networkx graph on 0 .. n-1 with these edges."""
+    import networkx
+
     graph = networkx.empty_graph(n)
     graph.add_edges_from(pairs)
     return graph
@@ -255,6 +264,8 @@ def graph_of(pairs: Iterable[Pair], n: int) -> networkx.Graph:
 
 def checked(graph: networkx.Graph, disconnected: Disconnected = "refuse", n: int | None = None) -> networkx.Graph:
     """The graph itself, if neighbours on it can average: no direction, no loops, and everybody can be reached."""
+    import networkx
+
     size = graph.number_of_nodes()
     if n is not None:
         _same(size, n)
@@ -276,6 +287,8 @@ def checked(graph: networkx.Graph, disconnected: Disconnected = "refuse", n: int
 @lru_cache(maxsize=16)
 def graph_for(network: Network, n: int, disconnected: Disconnected = "refuse") -> networkx.Graph:
     """The checked graph of a network on n clients; made once."""
+    import networkx
+
     return networkx.freeze(checked(network.of(n), disconnected, n))
 
 
@@ -283,6 +296,8 @@ def network_of(graph: Network | networkx.Graph) -> Network:
     """A network, also from a networkx graph."""
     if isinstance(graph, Network):
         return graph
+    import networkx
+
     if isinstance(graph, networkx.Graph):
         return Edges.of_graph(graph)
     raise UsageError(f"a graph is a network such as Ring(), or a networkx graph, got {type(graph).__name__}")
@@ -298,6 +313,8 @@ def _same(size: int, n: int) -> None:
 
 def _connected(draw: Callable[..., networkx.Graph], how: tuple[Any, ...], seed: int, name: str) -> networkx.Graph:
     """A graph on how[0] clients, drawn again until it is connected."""
+    import networkx
+
     graph = networkx.empty_graph()
     for attempt in range(DRAWS):
         graph = draw(*how, seed=seed_of(seed, name, how[0], attempt) & 0xFFFFFFFF)

@@ -20,8 +20,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from ...errors import require
@@ -253,6 +251,9 @@ class TaskSets:
 
 def steepest(row: Tensor, column: Tensor, weight: Tensor, n: int) -> float:
     """The largest eigenvalue of a symmetric matrix given by its entries; entries of one place add up."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.linalg import eigsh
+
     require(n > 0, "a matrix without rows has no eigenvalues")
     matrix = coo_array((weight.numpy(), (row.numpy(), column.numpy())), shape=(n, n)).tocsr()
     if n <= SMALL:
