@@ -8,7 +8,7 @@ export OMP_NUM_THREADS=1
 say() { printf '\n== %s\n' "$*"; "$@"; }
 bench() { say "$python" -m polycentric bench "$@"; }
 date -u
-bench --models mlp --executors stacked --executors compiled --repeats 20 --workers 2
+bench --models mlp --executors stacked --executors traced --repeats 20 --workers 2
 bench --models femnist-cnn --clients 32 --steps 5 --repeats 5
 bench --models mnist-cnn --clients 8 --repeats 5
 bench --models char-lstm --clients 4 --repeats 5

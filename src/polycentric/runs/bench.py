@@ -6,7 +6,7 @@
              unless it computes less, since every sample goes forward and back once in either
 
 All are timed in turns, so that whatever else the machine does meets all of them; what counts is the ratio. Data are
-noise of the usual shapes. The first turn of each warms up and is left out; compiling is told apart.
+noise of the usual shapes. The first turn of each warms up and is left out; what it took is told apart.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Workload:
 WORK = {
     work.model: work
     for work in (
-        Workload("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "traced")),
         Workload("femnist-cnn", (1, 28, 28), 62, 8),
         Workload("mnist-cnn", (1, 28, 28), 10, 4),
         Workload("char-lstm", (80,), 80, 2, symbols=80),
         Workload("vgg11", (3, 32, 32), 10, 2),
-        Workload("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "traced")),
     )
 }
 USUAL = tuple(name for name in WORK if name != "logistic")
@@ -167,16 +167,15 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
     """Seconds of every way, and their ratios. The ways take turns; of each the fastest and the median are told."""
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     device = race.task.device
-    # Compiling a convolution or a long recurrence takes minutes: only what is worth comparing.
     usual = race.work.executors if device.type == "cpu" else ("stacked",)
     wanted = tuple(executors) if executors is not None else usual
     for name in wanted:
         if name not in EXECUTORS:
             raise unknown("executor", name, EXECUTORS)
-    others, simulations = race.others(), {}
+    others = race.others()
     ways: dict[str, Callable[[], object]] = {}
     for name in wanted:
-        ways[name], simulations[name] = race.ours(name)
+        ways[name], _ = race.ours(name)
     if workers > 1:
         for name in wanted:
             ways[f"{name} x {workers}"], _ = race.ours(name, workers)
@@ -204,7 +203,7 @@ def measure(race: Race, executors: Iterable[str] | None = None, repeats: int = 3
         "auto": Simulation(race.federation, race.task).executor,
         "seconds": best,
         "median_seconds": {name: statistics.median(taken) for name, taken in times.items()},
-        "compile_seconds": {name: simulations[name].compiled[1] for name in wanted if name == "compiled"},
+        "first_seconds": {name: first[name][0] for name in ours},
         "over_plain": {name: best[name] / best["plain"] for name in ours},
         "over_limit": {name: best[name] / best["limit"] for name in (*ours, "plain")},
     }

@@ -138,8 +138,8 @@ class Settings(BaseModel):
         "Simulate attackers, such as sign-flip(share=0.2) or alie(share=0.2); `polycentric methods` names them all.",
         bound=False,
     )
-    executor: Literal["auto", "looped", "stacked", "compiled"] = option(
-        "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
+    executor: Literal["auto", "looped", "stacked", "traced"] = option(
+        "auto", "How clients are run: looped, stacked, traced or auto.", bound=False
     )
     block: int | None = option(
         None, "Clients trained at once. [default: what fits the cache]", ge=1, le=LARGEST, bound=False

@@ -31,7 +31,7 @@ from torch import nn
 
 from ..data import Split
 from ..errors import UsageError, unknown
-from ..learn import Compiled, Executor, Looped, Stacked
+from ..learn import Traced, Executor, Looped, Stacked
 from ..learn.execute.stackable import runs_stacked
 from ..learn.execute.stacked import launch
 from ..learn.learner import BLOCK_BYTES
@@ -44,8 +44,8 @@ from .rehearsal import failure
 if TYPE_CHECKING:
     from .clients import Simulation
 
-ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
-EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
+ExecutorName = Literal["auto", "looped", "stacked", "traced"]
+EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "traced": Traced}
 
 ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, LSTM)  # layers that a CPU does not do faster in a stack
 DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
@@ -71,7 +71,7 @@ def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     asked, task = clients.executor, clients.task
     if asked == "auto":
         name = _chosen(clients, first)
-        return "compiled" if name == "stacked" and first and compiling_pays(clients, first) else name
+        return "traced" if name == "stacked" and first and compiling_pays(clients, first) else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
     if asked != "looped" and not stackable(clients, first):

@@ -31,7 +31,7 @@ class Simulation:
         federation: everybody's data.
         task: what is learned.
         seed: of all draws.
-        executor: "looped", "stacked", "compiled", or "auto" to choose by model and device (see `auto`).
+        executor: "looped", "stacked", "traced", or "auto" to choose by model and device (see `auto`).
         block: clients learned at once; None: as many as fit the cache (see `auto`).
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
@@ -39,7 +39,7 @@ class Simulation:
         workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
             are mixed in order, so the results are those of one.
         ranks: the processes that share the clients out among them; results are those of one with the same blocks.
-        first: what is known of the first round; `auto` then also decides whether compiling pays, and shared blocks.
+        first: what is known of the first round; `auto` then also decides whether recording pays, and shared blocks.
     """
 
     federation: Federation
@@ -76,12 +76,6 @@ class Simulation:
     def block_size(self) -> int:
         """Clients learned at once."""
         return auto_executor.block_size(self.run) if self.block is None else self.block
-
-    @property
-    def compiled(self) -> tuple[int, float]:
-        """Programs that were compiled so far, and the seconds it took."""
-        programs, seconds = zip(*(run.compiled for run in (self.run, *self._workers.runs)), strict=True)
-        return sum(programs), sum(seconds)
 
     @cached_property
     def held_out_mask(self) -> Tensor:

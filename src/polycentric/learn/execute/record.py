@@ -1,0 +1,88 @@
+"""A step written down as it runs: every operator that reaches the processor, with what it was given.
+
+Below `vmap` and `grad` there are plain operators on plain tensors. `recorded` runs a function once and notes them in a
+graph, which does the same to other tensors of the same shapes, without going through `vmap`, `grad` and autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten: Any = torch.ops.aten
+LOOKS = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.nonzero.default}
+
+
+class CannotRecord(Exception):
+    """A step that asks for a number and goes on in Python by what it is: it would go on by that for ever."""
+
+
+class Recorder(TorchDispatchMode):
+    """Notes operators in a graph; `node.meta["val"]` is what one gave, without its numbers."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.graph, self.held = Graph(), []  # tensors that are no inputs: a module's buffers, and constants
+        self.nodes: dict[int, Node] = {}
+        self.alive: list[object] = []  # an id names a tensor as long as that is there
+        self.inside: set[int] = set()  # memory of what was computed
+        for i, value in enumerate(inputs):
+            self.note(self.graph.placeholder(f"input_{i}"), value)
+
+    def note(self, node: Node, value: Tensor) -> None:
+        """Which node a tensor is."""
+        self.nodes.setdefault(id(value), node)
+        self.alive.append(value)
+        node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """One operator."""
+        kwargs = kwargs or {}
+        if func in LOOKS:
+            raise CannotRecord(f"its step looks at the numbers in a tensor ({func})")
+        given, named = map_aggregate(args, self._seen), map_aggregate(kwargs, self._seen)
+        found = func(*args, **kwargs)
+        node = self.graph.call_function(func, given, named)  # type: ignore[arg-type]
+        for at, value in [(None, found)] if isinstance(found, Tensor) else list(enumerate(found)):
+            if isinstance(value, Tensor):
+                self.note(node if at is None else self.graph.call_function(getitem, (node, at)), value)
+                self.inside.add(value.untyped_storage().data_ptr())
+        return found
+
+    def _seen(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self.nodes:
+            if value.untyped_storage().data_ptr() in self.inside and value.numel():
+                raise CannotRecord("its step reads what was computed in a way that cannot be followed")
+            self.held.append(value)
+            self.note(self.graph.placeholder(f"held_{len(self.held)}"), value)
+        return self.nodes[id(value)]
+
+
+def recorded(
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
+) -> tuple[Graph, list[Node], list[Tensor]]:
+    """What a function of tensors does: a graph, the nodes that it returns, and the tensors it holds beside its inputs.
+
+    Nodes that begin the graph are the inputs, in their order; those of what it holds come where they are first used.
+    """
+    recorder = Recorder(inputs)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), recorder:
+            found = function(*inputs)
+    except CannotRecord:
+        raise
+    except Exception as error:  # it is run as it is then, and says what is wrong
+        raise CannotRecord(" ".join(str(error).split())[:160]) from error
+    outputs = [recorder._seen(value) for value in found]
+    return recorder.graph, outputs, recorder.held
