@@ -31,7 +31,7 @@ from ...tasks.task import Batch, Task
 from ..learner import Executor, Learner
 from .record import CannotRecord
 from .replay import Replay
-from .scan import Steps, clients_in, empty_aligned, first_of, stretches
+from .scan import Steps, clients_in, first_of, stretches
 from .stacked import Stacked, launch
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
@@ -43,7 +43,7 @@ KEPT = 512  # programs of an executor
 class Traced(Executor):
     """All clients of a block, by recorded steps that are replayed; on a GPU steps are captured instead."""
 
-    block_bytes = 12 << 20  # a few of a block's clients are taken at a time
+    block_bytes = 24 << 20  # a few of a block's clients are taken at a time
 
     def __init__(self, task: Task, split: Split) -> None:
         self.task, self.split = task, split
@@ -73,7 +73,7 @@ class Programs:
         schedule = steps.schedule
         if schedule.batch is not None:  # a learner that sees all examples may keep numbers for each of them
             schedule.widen(min(1 << (schedule.index.shape[-1] - 1).bit_length(), schedule.batch))
-        out = {name: empty_aligned(value) for name, value in carry.items()}
+        out = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in carry.items()}  # end to end, as sent
         try:
             for first in range(0, clients_in(carry), self.piece):
                 some = slice(first, first + self.piece)
