@@ -182,7 +182,7 @@ MISTAKES = [
     (["data", "show", "synthetic(seed=99999999999999999999)"], "99999999999999999999", "at most"),
     ([*RUN, "--valid", "nan"], "got nan", "less than 1"),
     ([*RUN, "--target", "2"], "got 2.0", "less than or equal to 1"),
-    ([*RUN, "--executor", "foo"], "'foo'", "'stacked' or 'traced'"),
+    ([*RUN, "--executor", "foo"], "'foo'", "'traced' or 'compiled'"),
     ([*RUN, "--device", "foo"], "'foo'", "--device cpu"),
     ([*RUN, "--dtype", "float16"], "'float16'", "'float32' or 'float64'"),
     ([*RUN, "--partition", "dirichlet=x"], "'x'", "alpha must be a number"),

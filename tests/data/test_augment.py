@@ -95,8 +95,7 @@ def test_replayed_steps_see_the_same_images() -> None:
     digits = pc.load("digits", clients=2, partition="iid+sample=30")
     how: dict[str, Any] = {"rounds": 2, "dtype": "float64", "fine_tune": 0, "model": "logistic"}
     runs = [
-        pc.run("fedavg", digits, executor=executor, augment="flip+crop(1)", **how)
-        for executor in ("stacked", "traced")
+        pc.run("fedavg", digits, executor=executor, augment="flip+crop(1)", **how) for executor in ("stacked", "traced")
     ]
     torch.testing.assert_close(*(run.state.centers["model"] for run in runs), rtol=1e-9, atol=1e-11)
     plain = pc.run("fedavg", digits, executor="stacked", **how)

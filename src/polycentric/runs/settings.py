@@ -138,7 +138,7 @@ class Settings(BaseModel):
         "Simulate attackers, such as sign-flip(share=0.2) or alie(share=0.2); `polycentric methods` names them all.",
         bound=False,
     )
-    executor: Literal["auto", "looped", "stacked", "traced"] = option(
+    executor: Literal["auto", "looped", "stacked", "traced", "compiled"] = option(
         "auto", "How clients are run: looped, stacked, traced or auto.", bound=False
     )
     block: int | None = option(

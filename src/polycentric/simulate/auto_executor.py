@@ -1,26 +1,24 @@
-"""The rule by which `auto` chooses: the executor, whether its steps are compiled, and how large a block is.
+"""The rule by which `auto` chooses: the executor, whether its steps are replayed, and how large a block is.
 
 1. The executor. On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
    model after another, and so is a stack of recurrences (`polycentric bench`): `looped`. So is a module that `vmap`
    cannot take. Everything else, and everything on a GPU, is faster `stacked`.
-2. A stacked run becomes `compiled` where that saves more than compiling costs (`compiling_pays`):
+2. On a CPU a stacked run becomes `traced`, unless it is so short that recording costs more than it saves
+   (`recording_pays`):
 
-       rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
+       rounds * steps of all blocks  >=  WORTH,     counted in the first round
 
-   counted in the first round; only for minibatches and dense layers on a processor that has a compiler.
 3. A block (`block_size`) has as many clients as fit the bytes that its executor asks for, at most 1024, in whole pieces
    of those it takes at a time. Where a step holds many rows for each client, such as the gradients of single examples,
    they must fit CROWD times the bytes.
 4. Where ranks share the clients, or runs a GPU (`shared_block`), it is no larger, so that everybody has their share.
 
-The rule is a function of model, device, method, data, seed and rounds, and of whether there is a compiler, and no
-stopwatch is read: results agree between executors only to rounding, so a choice that varies would change them.
+The rule is a function of model, device, method, data, seed and rounds, and no stopwatch is read: results agree between
+executors only to rounding, so a choice that varies would change them.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,10 +29,9 @@ from torch import nn
 
 from ..data import Split
 from ..errors import UsageError, unknown
-from ..learn import Traced, Executor, Looped, Stacked
+from ..learn import Executor, Looped, Stacked, Traced
 from ..learn.execute.stackable import runs_stacked
 from ..learn.execute.stacked import launch
-from ..learn.learner import BLOCK_BYTES
 from ..method import Exchange, State
 from ..models.text import LSTM
 from ..stacks.cohort import Cohort
@@ -44,14 +41,12 @@ from .rehearsal import failure
 if TYPE_CHECKING:
     from .clients import Simulation
 
-ExecutorName = Literal["auto", "looped", "stacked", "traced"]
+ExecutorName = Literal["auto", "looped", "stacked", "traced", "compiled"]
 EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "traced": Traced}
+FORMER = {"compiled": "traced"}  # runs that were begun with what is no longer there go on with what replaced it
 
 ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, LSTM)  # layers that a CPU does not do faster in a stack
-DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
-STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
-PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
-WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
+WORTH = 100  # steps: each saves a millisecond or so, and eight programs of ten milliseconds are recorded
 CROWD = {"cpu": 2, "cuda": 8}  # times a block's bytes that the rows held by its steps may take
 BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
 
@@ -68,10 +63,11 @@ class FirstRound:
 
 def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     """The executor that was asked for, if the model can be run so; what `auto` means where nothing was."""
-    asked, task = clients.executor, clients.task
+    asked, task = FORMER.get(clients.executor, clients.executor), clients.task
     if asked == "auto":
         name = _chosen(clients, first)
-        return "traced" if name == "stacked" and first and compiling_pays(clients, first) else name
+        on_cpu = name == "stacked" and task.device.type == "cpu"
+        return "traced" if on_cpu and (first is None or recording_pays(clients, first)) else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
     if asked != "looped" and not stackable(clients, first):
@@ -116,28 +112,14 @@ def loopable(clients: Simulation, first: FirstRound | None) -> str:
     return "looped"
 
 
-def compiling_pays(clients: Simulation, first: FirstRound) -> bool:
-    """Whether a stacked run is long enough for `compiled` to save more than compiling costs.
-
-    A convolution is looped on a processor, and a recurrence is a long program: dense layers only.
-    """
-    task = clients.task
-    leaves = [part for part in task.module.modules() if not list(part.children())]
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if task.device.type != "cpu" or compiler is None or not all(isinstance(part, DENSE) for part in leaves):
-        return False
-    block = clients.block or fitting(task, BLOCK_BYTES["cpu"])
-    steps, products = 0, 0.0
+def recording_pays(clients: Simulation, first: FirstRound) -> bool:
+    """Whether a stacked run takes enough steps for `traced` to save more than recording costs."""
+    block, steps = clients.block or fitting(clients.task, Traced.block_bytes), 0
     for exchange, cohort in zip(first.exchanges, _cohorts(clients, first), strict=True):
         cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
         for learner in exchange.chain if len(cohort) else ():
-            plan = learner.plan(cohort)
-            if plan.batch is None:  # a program for every largest client of a block: compiling would not end
-                return False
-            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, block))
-            examples = plan.sizes(cohort).clamp(max=plan.batch)
-            products += float((plan.steps * examples).sum()) * task.width
-    return first.rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
+            steps += sum(int(taken.max()) for taken in torch.split(learner.plan(cohort).steps, block))
+    return first.rounds * steps >= WORTH
 
 
 def block_size(run: Executor, held: int = 1) -> int:

@@ -13,7 +13,7 @@ row is copied to its place. Equal to rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def written_in_place(graph: Graph, places: Sequence[Node], new: Sequence[Node]) 
 
     All that is computed is computed before the first write; what is only another view of a place is copied by then.
     """
-    writes: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    writes: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []  # operator, what it is given
     moved, fused = {place for place, value in zip(places, new, strict=True) if value is not place}, False
 
     def call(target: Any, *args: Any, **named: Any) -> Node:
@@ -43,6 +43,10 @@ def written_in_place(graph: Graph, places: Sequence[Node], new: Sequence[Node]) 
         if value is place:
             continue
         found = _gradient(place, value)
+        if found is None and is_a(value, aten.addcmul.default) and value.args[0] is place and not value.users:
+            given = (still(node) for node in cast(tuple[Node, ...], value.args)[1:])
+            writes.append((torch.Tensor.addcmul_, (place, *given), dict(value.kwargs)))
+            continue
         if found is None:
             writes.append((torch.Tensor.copy_, (place, still(value)), {}))
             continue
@@ -56,8 +60,7 @@ def written_in_place(graph: Graph, places: Sequence[Node], new: Sequence[Node]) 
             if product is None:
                 writes.append((torch.Tensor.addcmul_, (columns, still(part), minus), {}))
             else:
-                a, b = product.args
-                assert isinstance(a, Node) and isinstance(b, Node)
+                a, b = cast(tuple[Node, Node], product.args)
                 columns = call(aten.view.default, columns, list(shape(product)))
                 each = call(aten.unsqueeze.default, minus, 2)
                 if torch.Size(shape(a)).numel() <= torch.Size(shape(b)).numel():
@@ -75,16 +78,18 @@ def _gradient(place: Node, value: Node) -> tuple[list[Node], Node | None, Node] 
     """(parts side by side, what is added to them, rate) of a row w - rate gradient; None: it is not, or not mostly."""
     if not (is_a(value, aten.addcmul.default) and value.args[0] is place and value.kwargs == {"value": -1}):
         return None
-    gradient, rate, rest = value.args[1], value.args[2], None
+    rest: Any = None
+    gradient: Any
+    _, gradient, rate = cast(tuple[Any, ...], value.args)
     if is_a(gradient, aten.add.Tensor) and not gradient.kwargs and len(gradient.users) == 1:
         sides = [side for side in gradient.args if is_a(side, aten.cat.default)]
         if len(sides) == 1:
             (gradient,), (rest,) = sides, [side for side in gradient.args if side is not sides[0]]
     if not (is_a(gradient, aten.cat.default) and gradient.args[1] in (1, -1) and len(shape(place)) == 2):
         return None
-    if len(gradient.users) > 1 or len(value.users) > 1 or not isinstance(rest, Node | None):  # it is written anyway
+    if len(gradient.users) > 1 or value.users:  # it is written anyway
         return None
-    parts = list(gradient.args[0])
+    parts = list(cast(list[Node], gradient.args[0]))
     width = sum(shape(part)[1] for part in parts)
     products = sum(shape(part)[1] for part in parts if _product(part))
     return (parts, rest, rate) if products >= MOST * width else None

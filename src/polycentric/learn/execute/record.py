@@ -6,7 +6,7 @@ graph, which does the same to other tensors of the same shapes, without going th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from operator import getitem
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 aten: Any = torch.ops.aten
 LOOKS = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.nonzero.default}
@@ -24,22 +26,21 @@ class CannotRecord(Exception):
     """A step that asks for a number and goes on in Python by what it is: it would go on by that for ever."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operators in a graph; `node.meta["val"]` is what one gave, without its numbers."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.graph, self.held = Graph(), []  # tensors that are no inputs: a module's buffers, and constants
-        self.nodes: dict[int, Node] = {}
-        self.alive: list[object] = []  # an id names a tensor as long as that is there
-        self.inside: set[int] = set()  # memory of what was computed
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.held: list[Tensor] = []  # tensors that are no inputs: a module's buffers, and constants
+        self.nodes: MutableMapping[Tensor, Node] = WeakTensorKeyDictionary()  # of every tensor that is still there
+        self.inside: dict[int, StorageWeakRef] = {}  # memory of what was computed; a reference keeps its name its own
         for i, value in enumerate(inputs):
             self.note(self.graph.placeholder(f"input_{i}"), value)
 
     def note(self, node: Node, value: Tensor) -> None:
         """Which node a tensor is."""
-        self.nodes.setdefault(id(value), node)
-        self.alive.append(value)
+        self.nodes.setdefault(value, node)
         node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     def __torch_dispatch__(
@@ -55,18 +56,23 @@ class Recorder(TorchDispatchMode):
         for at, value in [(None, found)] if isinstance(found, Tensor) else list(enumerate(found)):
             if isinstance(value, Tensor):
                 self.note(node if at is None else self.graph.call_function(getitem, (node, at)), value)
-                self.inside.add(value.untyped_storage().data_ptr())
+                memory = _memory(value)
+                self.inside[memory.cdata] = memory
         return found
 
     def _seen(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if id(value) not in self.nodes:
-            if value.untyped_storage().data_ptr() in self.inside and value.numel():
+        if value not in self.nodes:
+            if _memory(value).cdata in self.inside:
                 raise CannotRecord("its step reads what was computed in a way that cannot be followed")
             self.held.append(value)
             self.note(self.graph.placeholder(f"held_{len(self.held)}"), value)
-        return self.nodes[id(value)]
+        return self.nodes[value]
+
+
+def _memory(value: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(value.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def recorded(

@@ -1,13 +1,13 @@
 """A recorded step, ready to be taken again and again: operators called one after another on rows in their places.
 
-    settle(carried, held)                once for some clients: views of their rows, and whatever stays as it is
-    take(settled, batch)                 one step of theirs, in place
+settle(carried, held, constants)     once for some clients: views of their rows, and whatever stays as it is
+take(settled, batch)                 one step of theirs, in place
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from .fuse_update import written_in_place
 from .record import recorded
-from .tidy import changed, draws, overwritten, root, tidied
+from .tidy import acts, changed, overwritten, root, tidied
 
 aten: Any = torch.ops.aten
 PLAIN: dict[Any, Any] = {  # functions that take the same arguments, and are called faster
@@ -57,7 +57,7 @@ class Replay:
         graph.output(tuple(new))
         tidied(graph)
         (output,) = [node for node in graph.nodes if node.op == "output"]
-        new = list(output.args[0])
+        new = list(cast(tuple[Node, ...], output.args[0]))
         graph.erase_node(output)
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         n, m = len(carried), len(carried) + len(held)
@@ -65,25 +65,17 @@ class Replay:
         constant = [node for node in inputs if node.name.startswith("held")]
         self.fuses = written_in_place(graph, places, new)
         graph.output(None)
-        graph.eliminate_dead_code(lambda node: node.op != "call_function" or _acts(node))
+        graph.eliminate_dead_code(acts)
         moved = {place for place, value in zip(places, new, strict=True) if value is not place}
         settled = _settled(graph, moved, set(batches))
-        shared = [node for node in settled if any(user not in settled for user in node.users)]
         overwritten(graph, settled)
-        self.settle = _function([*places, *inputs[n:m], *constant], settled, shared)
-        self.take = _function([*shared, *batches], [node for node in graph.nodes if node not in settled], None)
-
-    def over(self, carried: Sequence[Tensor], held: Sequence[Tensor], batches: Sequence[Sequence[Tensor]]) -> None:
-        """Some steps; what is carried is overwritten."""
-        settled = self.settle(*carried, *held, *self.constants)
-        for batch in batches:
-            self.take(*settled, *batch)
-
-
-def _acts(node: Node) -> bool:
-    """Whether an operator does more than give something."""
-    name = getattr(node.target, "__name__", "")
-    return draws(node) or any(True for _ in changed(node)) or (not hasattr(node.target, "_schema") and name.endswith("_"))
+        before, later = (
+            [node for node in graph.nodes if node.op == "call_function" and (node in settled) == first]
+            for first in (True, False)
+        )
+        known = [*places, *inputs[n:m], *constant]
+        shared = [node for node in (*known, *before) if any(user not in settled for user in node.users)]
+        self.settle, self.take = _function(known, before, shared), _function([*shared, *batches], later, [])
 
 
 def _settled(graph: Graph, moved: set[Node], batches: set[Node]) -> set[Node]:
@@ -91,11 +83,13 @@ def _settled(graph: Graph, moved: set[Node], batches: set[Node]) -> set[Node]:
 
     What a step makes and overwrites it must make every time.
     """
-    scratch = {root(node) for change in graph.nodes for node in changed(change)} - moved
+    written = {root(node) for change in graph.nodes for node in changed(change)}
+    moved = moved | {node for node in written if node.op == "placeholder"}
+    scratch = written - moved
     settled: set[Node] = set()
     for node in graph.nodes:
         given = node.all_input_nodes
-        if node in batches or node.op == "output" or _acts(node) or any(one not in settled for one in given):
+        if node in batches or any(one not in settled for one in given) or (acts(node) and node.op != "placeholder"):
             continue
         if root(node) in scratch or (root(node) is node and any(root(one) in moved for one in given)):
             continue
@@ -103,15 +97,13 @@ def _settled(graph: Graph, moved: set[Node], batches: set[Node]) -> set[Node]:
     return settled
 
 
-def _function(inputs: Sequence[Node], nodes: Any, outputs: Sequence[Node] | None) -> Callable[..., Any]:
+def _function(inputs: Sequence[Node], nodes: Sequence[Node], outputs: Sequence[Node]) -> Callable[..., Any]:
     """Some nodes of a graph as a function of others."""
-    graph, copies = Graph(), {}
-    for node in inputs:
-        copies[node] = graph.placeholder(node.name)
-    order = {node: i for i, node in enumerate(inputs[0].graph.nodes)} if inputs else {}
-    for node in sorted(nodes, key=order.__getitem__):
-        if node.op == "call_function":
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].target = PLAIN.get(node.target, node.target)
-    graph.output(None if outputs is None else tuple(copies[node] for node in outputs))
-    return GraphModule({}, graph).forward  # type: ignore[no-any-return]
+    graph = Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].target = PLAIN.get(node.target, node.target)
+    graph.output(tuple(copies[node] for node in outputs))
+    function: Callable[..., Any] = GraphModule({}, graph).forward
+    return function

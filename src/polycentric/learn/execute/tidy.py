@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import getitem
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.fx import Graph, Node
@@ -42,7 +42,7 @@ def tidied(graph: Graph) -> None:
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
-    graph.eliminate_dead_code(lambda node: draws(node) or any(True for _ in changed(node)) or node.op != "call_function")
+    graph.eliminate_dead_code(acts)
 
 
 def overwritten(graph: Graph, lasting: set[Node]) -> None:
@@ -81,6 +81,14 @@ def changed(node: Node) -> Iterator[Node]:
                 yield from _nodes(node.kwargs[given.name])
 
 
+def acts(node: Node) -> bool:
+    """Whether a node does more than give something: it draws, or overwrites, or is no operator."""
+    if node.op != "call_function" or draws(node):
+        return True
+    own = not hasattr(node.target, "_schema") and getattr(node.target, "__name__", "").endswith("_")  # torch.relu_
+    return own or any(True for _ in changed(node))
+
+
 def draws(node: Node) -> bool:
     """Whether an operator gives something else every time."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -91,7 +99,7 @@ def shape(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def is_a(node: Any, target: Any) -> bool:
+def is_a(node: Any, target: Any) -> TypeGuard[Node]:
     """Whether a node is of an operator."""
     return isinstance(node, Node) and node.target is target
 
@@ -127,7 +135,8 @@ def _other_than_one(node: Node) -> Node | None:
     """The other factor of a product with one."""
     if node.target not in (aten.mul.Tensor, aten.mul.Scalar):
         return None
-    for one, other in (node.args, node.args[::-1]):
+    first, second = node.args
+    for one, other in ((first, second), (second, first)):
         is_one = (isinstance(one, int | float) and one == 1) or (
             isinstance(one, Node) and is_a(source(one), aten.full.default) and source(one).args[1] == 1
         )
@@ -154,7 +163,8 @@ def _with_bias(graph: Graph, node: Node) -> Node | None:
     """A product that begins with a bias: A B + b."""
     if not is_a(node, aten.add.Tensor) or node.kwargs:
         return None
-    for product, bias in (node.args, node.args[::-1]):
+    first, second = node.args
+    for product, bias in ((first, second), (second, first)):
         if not (is_a(product, aten.bmm.default) and len(product.users) == 1 and isinstance(bias, Node)):
             continue
         if shape(product) == shape(node) and bias.meta["val"].dtype == node.meta["val"].dtype:

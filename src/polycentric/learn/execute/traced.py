@@ -9,8 +9,9 @@ own that never move: whoever is done leaves from the end. Up to eight clients ha
 more have one for the next number of 12, 16, 24, 32, ..., and those who are done before the others, but still within
 that number, have been copied by then.
 
-Batches narrower than asked for are padded to a power of two, so that there are few widths; learners that take all
-examples at once (`batch=None`) are not, and have programs for every largest client of a piece.
+Batches narrower than asked for are padded to a power of two, so that there are few widths. Those of learners that take
+all examples at once (`batch=None`) are as wide as the largest client of a block: few blocks share a program, so that
+only those who take several steps have one.
 
 Which program runs is a function of the block alone, and a step is never taken by being recorded: a resumed run gives
 the same bits, and so do workers.
@@ -37,6 +38,7 @@ from .stacked import Stacked, launch
 CACHE = 4 << 20  # bytes of parameters that a piece may have
 LARGEST = 128  # clients in a piece
 GATHERED = 1 << 20  # bytes of examples that are gathered together, at least those of one step
+SEVERAL = 10  # steps for which a program of their own is worth while
 KEPT = 512  # programs of an executor
 
 
@@ -73,7 +75,9 @@ class Programs:
         schedule = steps.schedule
         if schedule.batch is not None:  # a learner that sees all examples may keep numbers for each of them
             schedule.widen(min(1 << (schedule.index.shape[-1] - 1).bit_length(), schedule.batch))
-        out = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in carry.items()}  # end to end, as sent
+        elif schedule.n_steps < SEVERAL:
+            return launch(steps, carry, rows)
+        out = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in carry.items()}
         try:
             for first in range(0, clients_in(carry), self.piece):
                 some = slice(first, first + self.piece)
@@ -125,7 +129,8 @@ class Programs:
             if len(self.known) >= KEPT:
                 self.known.pop(next(iter(self.known)))
             n, m = len(carry), len(carry) + len(rows)
-            self.known[key] = Replay(_step(steps, carry, rows), flat[:n], flat[n:m], flat[m:])
+            spare = [value.clone() for value in flat[:n]]  # a step may overwrite what it carries
+            self.known[key] = Replay(_step(steps, carry, rows), spare, flat[n:m], flat[m:])
         return self.known[key]
 
 
@@ -134,7 +139,8 @@ def _step(steps: Steps, carry: Stacks, rows: Stacks) -> Callable[..., Sequence[T
     names, n, m = list(carry), len(carry), len(carry) + len(rows)
 
     def step(*flat: Tensor) -> Sequence[Tensor]:
-        now = steps.take(dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False)), Batch(*flat[m:]))
+        carried, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
+        now = steps.take(carried, held, Batch(*flat[m:]))
         return [now[name] for name in names]
 
     return step
