@@ -17,6 +17,8 @@ for work in "mlp 20" "femnist-cnn 4"; do
     say "$python" benchmarks/peers.py --models ${work% *} --repeats ${work#* } --python-pfl "$peers/pfl/bin/python" \
         --python-fedjax "$peers/fedjax/bin/python" --python-flower "$peers/flower/bin/python"
 done
+say "$python" benchmarks/unequal.py
+say "$python" benchmarks/replay.py
 say "$python" benchmarks/scale.py --write docs/results
 say "$python" benchmarks/million.py
 if [ -n "$POLYCENTRIC_DATA" ]; then say "$python" benchmarks/million.py --data unipen62; fi

@@ -33,7 +33,7 @@ from polycentric.learn.learner import Executor
 from polycentric.models import mlp
 from polycentric.runs.personalize import personalize
 from polycentric.runs.start import prepare
-from polycentric.simulate.auto_executor import FirstRound, block_size, recording_pays
+from polycentric.simulate.auto_executor import FirstRound, block_size
 from polycentric.simulate.rehearsal import failure
 from support import Make, small, tiny_conv
 
@@ -162,21 +162,10 @@ def choice(federation: Federation, rounds: int, method: Any = None, **how: Any) 
     return prepare(method, federation, rounds=rounds, **({"model": "mlp"} | how)).clients.executor
 
 
-def test_auto_replays_runs_that_are_long_enough_and_always_the_same(blobs: Make) -> None:
+def test_auto_takes_the_same_however_many_rounds_there_are(blobs: Make) -> None:
     federation = blobs(sizes=SIZES)
-    assert [choice(federation, rounds) for rounds in (0, 5, 10**6, 10**6)] == ["stacked"] * 2 + ["traced"] * 2
-    more = fedavg(lr=0.05, batch=5, epochs=3)
-    least = [next(r for r in range(1000) if choice(federation, r, m) == "traced") for m in (more, None)]
-    assert 0 < least[0] < least[1], "more work a round pays earlier"
+    assert {choice(federation, rounds) for rounds in (0, 5, 10**6)} == {"traced"}
     assert choice(federation, 10**6, executor="stacked") == "stacked"
-
-
-def test_whether_recording_pays_is_monotone_in_rounds(blobs: Make) -> None:
-    prepared = prepare(fedavg(lr=0.05, batch=5), blobs(sizes=SIZES), model="mlp")
-    pays = [
-        recording_pays(prepared.clients, FirstRound(prepared.method.at(0), prepared.state, 10**k)) for k in range(4)
-    ]
-    assert pays == sorted(pays) and pays[0] is False and pays[-1] is True
 
 
 def test_what_was_called_compiled_is_traced(blobs: Make) -> None:

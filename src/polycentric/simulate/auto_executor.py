@@ -1,19 +1,16 @@
-"""The rule by which `auto` chooses: the executor, whether its steps are replayed, and how large a block is.
+"""The rule by which `auto` chooses: the executor, and how large a block is.
 
 1. The executor. On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
    model after another, and so is a stack of recurrences (`polycentric bench`): `looped`. So is a module that `vmap`
    cannot take. Everything else, and everything on a GPU, is faster `stacked`.
-2. On a CPU a stacked run becomes `traced`, unless it is so short that recording costs more than it saves
-   (`recording_pays`):
-
-       rounds * steps of all blocks  >=  WORTH,     counted in the first round
-
+2. On a CPU a stacked run is `traced`: recording takes ten milliseconds for each number of clients, and is made good
+   in as many steps. How many rounds are asked for plays no part: a longer run begins as a shorter one does.
 3. A block (`block_size`) has as many clients as fit the bytes that its executor asks for, at most 1024, in whole pieces
    of those it takes at a time. Where a step holds many rows for each client, such as the gradients of single examples,
    they must fit CROWD times the bytes.
 4. Where ranks share the clients, or runs a GPU (`shared_block`), it is no larger, so that everybody has their share.
 
-The rule is a function of model, device, method, data, seed and rounds, and no stopwatch is read: results agree between
+The rule is a function of model, device, method, data and seed, and no stopwatch is read: results agree between
 executors only to rounding, so a choice that varies would change them.
 """
 
@@ -24,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import nn
 
 from ..data import Split
@@ -46,7 +42,6 @@ EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "st
 FORMER = {"compiled": "traced"}  # runs that were begun with what is no longer there go on with what replaced it
 
 ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, LSTM)  # layers that a CPU does not do faster in a stack
-WORTH = 100  # steps: each saves a millisecond or so, and eight programs of ten milliseconds are recorded
 CROWD = {"cpu": 2, "cuda": 8}  # times a block's bytes that the rows held by its steps may take
 BLOCKS = {"cpu": 4, "cuda": 1}  # for every rank, of the first round's largest cohort
 
@@ -66,8 +61,7 @@ def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     asked, task = FORMER.get(clients.executor, clients.executor), clients.task
     if asked == "auto":
         name = _chosen(clients, first)
-        on_cpu = name == "stacked" and task.device.type == "cpu"
-        return "traced" if on_cpu and (first is None or recording_pays(clients, first)) else name
+        return "traced" if name == "stacked" and task.device.type == "cpu" else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
     if asked != "looped" and not stackable(clients, first):
@@ -110,16 +104,6 @@ def loopable(clients: Simulation, first: FirstRound | None) -> str:
             "model"
         ) from error
     return "looped"
-
-
-def recording_pays(clients: Simulation, first: FirstRound) -> bool:
-    """Whether a stacked run takes enough steps for `traced` to save more than recording costs."""
-    block, steps = clients.block or fitting(clients.task, Traced.block_bytes), 0
-    for exchange, cohort in zip(first.exchanges, _cohorts(clients, first), strict=True):
-        cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
-        for learner in exchange.chain if len(cohort) else ():
-            steps += sum(int(taken.max()) for taken in torch.split(learner.plan(cohort).steps, block))
-    return first.rounds * steps >= WORTH
 
 
 def block_size(run: Executor, held: int = 1) -> int:

@@ -39,7 +39,7 @@ class Simulation:
         workers: blocks learned beside each other, each by a thread with a module of its own and one math thread; they
             are mixed in order, so the results are those of one.
         ranks: the processes that share the clients out among them; results are those of one with the same blocks.
-        first: what is known of the first round; `auto` then also decides whether recording pays, and shared blocks.
+        first: what is known of the first round; `auto` then also tries the method's steps, and shares out blocks.
     """
 
     federation: Federation

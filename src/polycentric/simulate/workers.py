@@ -27,6 +27,7 @@ class Workers:
 
     def __init__(self, n: int, kind: Callable[[Task, Split], Executor], task: Task, split: Split) -> None:
         self.n, self.kind, self.task, self.split = n, kind, task, split
+        self.runs: list[Executor] = []  # of the threads that have begun
         self._mine = threading.local()
         self._threads = ThreadPoolExecutor(n, thread_name_prefix="polycentric")
 
@@ -45,6 +46,7 @@ class Workers:
         if not hasattr(self._mine, "run"):
             torch.set_num_threads(1)
             self._mine.run = self.kind(replace(self.task, module=copy.deepcopy(self.task.module)), self.split)
+            self.runs.append(self._mine.run)
         run: Executor = self._mine.run
         return run
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polycentric import Federation, KeepPrivate, fedavg, fedprox
 from polycentric.learn import Traced
-from polycentric.learn.execute.record import CannotRecord
+from polycentric.learn.execute.recording import CannotRecord
 from polycentric.learn.execute.replay import Replay
 from polycentric.round import run_round
 from polycentric.runs.start import prepare

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from .fuse_update import written_in_place
-from .record import recorded
+from .recording import recorded
 from .tidy import acts, changed, overwritten, root, tidied
 
 aten: Any = torch.ops.aten

@@ -12,6 +12,7 @@ from operator import getitem
 from typing import Any, TypeGuard
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node
 
 aten: Any = torch.ops.aten
@@ -146,16 +147,24 @@ def _other_than_one(node: Node) -> Node | None:
 
 
 def _stands_for(other: Node, node: Node) -> bool:
-    """Whether one may be read for another: the same numbers, in an order of memory that all views can take."""
-    value = other.meta["val"]
-    if (value.shape, value.dtype) != (node.meta["val"].shape, node.meta["val"].dtype):
-        return False
-    try:
-        for user in node.users:
-            if user.target in SEES:
-                user.target(value, *user.args[1:], **user.kwargs)  # type: ignore[operator]
-    except RuntimeError:
-        return False
+    """Whether one may be read for another: the same numbers, in an order of memory that all views of it can take."""
+    value, was = other.meta["val"], node.meta["val"]
+    return bool(value.shape == was.shape and value.dtype == was.dtype) and _can_be_seen(node, value)
+
+
+def _can_be_seen(node: Node, value: Tensor) -> bool:
+    """Whether a tensor in a node's place can be seen in every way in which the node is."""
+    for user in node.users:
+        if user.target in SEES:
+            see: Any = user.target
+            try:
+                seen = see(value, *user.args[1:], **user.kwargs)
+            except RuntimeError:
+                return False
+            if not _can_be_seen(user, seen):
+                return False
+        elif root(user) is not user:  # a view by strides
+            return False
     return True
 
 
@@ -167,7 +176,7 @@ def _with_bias(graph: Graph, node: Node) -> Node | None:
     for product, bias in ((first, second), (second, first)):
         if not (is_a(product, aten.bmm.default) and len(product.users) == 1 and isinstance(bias, Node)):
             continue
-        if shape(product) == shape(node) and bias.meta["val"].dtype == node.meta["val"].dtype:
+        if _form(product) == _form(node) and bias.meta["val"].dtype == node.meta["val"].dtype:
             with graph.inserting_before(node):
                 both = graph.call_function(aten.baddbmm.default, (bias, *product.args))
             both.meta["val"] = product.meta["val"]

@@ -1,8 +1,8 @@
 """Stacked steps, recorded once and replayed: a few clients at a time, few enough for their rows to stay in the cache.
 
 `vmap` and `grad` cost more at every step of a small model than the numbers do. Here a step is recorded the first time
-it is taken (`record`), rid of what does nothing (`tidy`), and from then on replayed as a row of operators (`replay`);
-where an update is a product of matrices, the product adds it to the row in place (`fuse_update`).
+it is met (`recording`), rid of what does nothing (`tidy`), and from then on replayed as a row of operators
+(`replay`); where an update is a product of matrices, the product adds it to the row in place (`fuse_update`).
 
 A block is sorted by steps, and taken in pieces. A piece takes all its steps before the next one begins, on rows of its
 own that never move: whoever is done leaves from the end. Up to eight clients have a program for every number of them;
@@ -30,7 +30,7 @@ from ...stacks.cohort import Cohort
 from ...stacks.stack import Stacks
 from ...tasks.task import Batch, Task
 from ..learner import Executor, Learner
-from .record import CannotRecord
+from .recording import CannotRecord
 from .replay import Replay
 from .scan import Steps, clients_in, first_of, stretches
 from .stacked import Stacked, launch

@@ -26,7 +26,7 @@ class CannotRecord(Exception):
     """A step that asks for a number and goes on in Python by what it is: it would go on by that for ever."""
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operators in a graph; `node.meta["val"]` is what one gave, without its numbers."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
@@ -50,7 +50,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func in LOOKS:
             raise CannotRecord(f"its step looks at the numbers in a tensor ({func})")
-        given, named = map_aggregate(args, self._seen), map_aggregate(kwargs, self._seen)
+        given, named = map_aggregate(args, self.seen), map_aggregate(kwargs, self.seen)
         found = func(*args, **kwargs)
         node = self.graph.call_function(func, given, named)  # type: ignore[arg-type]
         for at, value in [(None, found)] if isinstance(found, Tensor) else list(enumerate(found)):
@@ -60,7 +60,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.inside[memory.cdata] = memory
         return found
 
-    def _seen(self, value: Any) -> Any:
+    def seen(self, value: Any) -> Any:
+        """The node of a tensor; anything else as it is."""
         if not isinstance(value, Tensor):
             return value
         if value not in self.nodes:
@@ -82,13 +83,13 @@ def recorded(
 
     Nodes that begin the graph are the inputs, in their order; those of what it holds come where they are first used.
     """
-    recorder = Recorder(inputs)
+    recording = Recording(inputs)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), recorder:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), recording:
             found = function(*inputs)
     except CannotRecord:
         raise
     except Exception as error:  # it is run as it is then, and says what is wrong
         raise CannotRecord(" ".join(str(error).split())[:160]) from error
-    outputs = [recorder._seen(value) for value in found]
-    return recorder.graph, outputs, recorder.held
+    outputs = [recording.seen(value) for value in found]
+    return recording.graph, outputs, recording.held
