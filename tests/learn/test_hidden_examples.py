@@ -139,7 +139,9 @@ def test_a_block_has_fewer_clients_where_steps_hold_many_rows(blobs: Make) -> No
         return nn.Sequential(nn.Linear(*shape, 4000), nn.ReLU(), nn.Linear(4000, n_outputs))
 
     federation = blobs((30,) * 60)
-    plain, hidden = (prepare(fedavg(batch=30, hide=hide), federation, model=wide) for hide in (None, HIDE))
+    plain, hidden = (
+        prepare(fedavg(batch=30, hide=hide), federation, model=wide, executor="stacked") for hide in (None, HIDE)
+    )
     row, bytes_ = plain.clients.task.width * 4, plain.clients.run.block_bytes
     assert plain.clients.block is None and plain.clients.block_size == bytes_ // row
     assert hidden.clients.block_size == hidden.clients.block == 2 * bytes_ // 30 // row < plain.clients.block_size
