@@ -8,7 +8,7 @@ export OMP_NUM_THREADS=1
 say() { printf '\n== %s\n' "$*"; "$@"; }
 bench() { say "$python" -m polycentric bench "$@"; }
 date -u
-bench --models mlp --executors stacked --executors compiled --repeats 20 --workers 2
+bench --models mlp --executors stacked --executors traced --repeats 20 --workers 2
 bench --models femnist-cnn --clients 32 --steps 5 --repeats 5
 bench --models mnist-cnn --clients 8 --repeats 5
 bench --models char-lstm --clients 4 --repeats 5
@@ -17,6 +17,8 @@ for work in "mlp 20" "femnist-cnn 4"; do
     say "$python" benchmarks/peers.py --models ${work% *} --repeats ${work#* } --python-pfl "$peers/pfl/bin/python" \
         --python-fedjax "$peers/fedjax/bin/python" --python-flower "$peers/flower/bin/python"
 done
+say "$python" benchmarks/unequal.py
+say "$python" benchmarks/replay.py
 say "$python" benchmarks/scale.py --write docs/results
 say "$python" benchmarks/million.py
 if [ -n "$POLYCENTRIC_DATA" ]; then

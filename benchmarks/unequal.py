@@ -1,4 +1,4 @@
-"""Clients of unequal size, looped and stacked, `python benchmarks/unequal.py`.
+"""Clients of unequal size, looped, stacked and traced, `python benchmarks/unequal.py`.
 
 A round of FedAvg with an MLP 784-128-10 on noise, batches of 10, one epoch. First a few clients of equal size: how many
 it takes before a stack pays. Then one client of 20,000 examples beside twenty of 50. Seconds are those of the
@@ -18,7 +18,7 @@ from polycentric.round import run_round
 from polycentric.runs.start import prepare
 
 CASES = {f"{n} x 2,000": [2000] * n for n in (1, 2, 3, 4, 8)} | {"20,000 + 20 x 50": [20_000] + [50] * 20}
-WAYS = ("looped", "stacked throughout", "stacked")
+WAYS = ("looped", "stacked throughout", "stacked", "traced")
 
 
 def federation_of(sizes: list[int]) -> Federation:

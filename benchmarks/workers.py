@@ -4,7 +4,7 @@
     python benchmarks/workers.py --repeats 3  # does it work at all?
 
 Two processes, each pinned to a core, share nothing but memory: what they do together, of what one does alone, is the
-most that two threads could. The threads are `--workers 2` of the compiled executor, MLP, 100 clients x 3 steps x 20.
+most that two threads could. The threads are `--workers 2` of the traced executor, MLP, 100 clients x 3 steps x 20.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def main() -> None:
     for block in BLOCKS:
         for workers in (1, 2):
             ways[block, workers] = Simulation(
-                race.federation, race.task, executor="compiled", workers=workers, block=block
+                race.federation, race.task, executor="traced", workers=workers, block=block
             )
     best = dict.fromkeys(ways, float("inf"))
     for turn in range(3 + asked.repeats):
         for way, clients in ways.items():
             began = time.perf_counter()
             run_round(method, state, clients)
-            if turn >= 3:  # programs are compiled in the first
+            if turn >= 3:  # programs are made in the first
                 best[way] = min(best[way], time.perf_counter() - began)
     for block in BLOCKS:
         one, two = (1e3 * best[block, workers] for workers in (1, 2))

@@ -97,11 +97,11 @@ CASES: dict[str, str] = {
     "in cells, short": "fedavg --partition cells=b",
     "fedcurv, equal": "fedcurv --set implicit=true --set labels=model",
     "alone, too": "fedavg --alone",
-    "compiled": "fedavg --executor compiled --clients 4 --set steps=4",
-    "compiled, moments": "fedprox --executor compiled --clients 4 --set steps=4 --set momentum=0.9",
+    "traced": "fedavg --executor traced --clients 4 --set steps=4",
+    "traced, moments": "fedprox --executor traced --clients 4 --set steps=4 --set momentum=0.9",
 }
 
-UNSTABLE = ("seconds", "compile_seconds", "run_dir")  # of a summary: what depends on time and place
+UNSTABLE = ("seconds", "run_dir")  # of a summary: what depends on time and place
 
 
 def _sha(raw: bytes) -> str:

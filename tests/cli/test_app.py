@@ -182,7 +182,7 @@ MISTAKES = [
     (["data", "show", "synthetic(seed=99999999999999999999)"], "99999999999999999999", "at most"),
     ([*RUN, "--valid", "nan"], "got nan", "less than 1"),
     ([*RUN, "--target", "2"], "got 2.0", "less than or equal to 1"),
-    ([*RUN, "--executor", "foo"], "'foo'", "'stacked' or 'compiled'"),
+    ([*RUN, "--executor", "foo"], "'foo'", "'traced' or 'compiled'"),
     ([*RUN, "--device", "foo"], "'foo'", "--device cpu"),
     ([*RUN, "--dtype", "float16"], "'float16'", "'float32' or 'float64'"),
     ([*RUN, "--partition", "dirichlet=x"], "'x'", "alpha must be a number"),
@@ -502,7 +502,7 @@ def test_other_data_are_not_gone_on_with(here, say):
 @pytest.mark.timeout(700)
 def test_a_real_ctrl_c_keeps_the_last_whole_round(here, stranger):
     words = ["run", "fedavg", "--data", "ok.npz", "--model", "mynet:Net", "--rounds", "1000000"]
-    words += ["--evaluate-every", "1", "--out", "run", "--executor", "looped"]  # so long a run would be compiled
+    words += ["--evaluate-every", "1", "--out", "run", "--executor", "looped"]
     process = subprocess.Popen(
         [COMMAND, *words],
         stdout=subprocess.PIPE,

@@ -238,7 +238,7 @@ def test_nothing_that_is_read_is_ever_executed() -> None:
 
 def test_nobody_asks_an_executor_for_its_class() -> None:
     """Executors say what others need to know, and none is built on another."""
-    executors, wrong = {"Executor", "Looped", "Stacked", "Compiled"}, []
+    executors, wrong = {"Executor", "Looped", "Stacked", "Traced"}, []
     for path in SOURCES:
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.Call) and _called(node.func) in ("isinstance", "issubclass", "type"):

@@ -24,7 +24,7 @@ from polycentric import (
     UsageError,
     fedavg,
 )
-from polycentric.learn import BatchSchedule, Compiled, Gradient, Plan
+from polycentric.learn import BatchSchedule, Gradient, Plan, Traced
 from polycentric.learn.batches import appearances, plan_of
 from polycentric.learn.execute import captured
 from polycentric.methods import METHODS
@@ -139,7 +139,9 @@ def test_a_block_has_fewer_clients_where_steps_hold_many_rows(blobs: Make) -> No
         return nn.Sequential(nn.Linear(*shape, 4000), nn.ReLU(), nn.Linear(4000, n_outputs))
 
     federation = blobs((30,) * 60)
-    plain, hidden = (prepare(fedavg(batch=30, hide=hide), federation, model=wide) for hide in (None, HIDE))
+    plain, hidden = (
+        prepare(fedavg(batch=30, hide=hide), federation, model=wide, executor="stacked") for hide in (None, HIDE)
+    )
     row, bytes_ = plain.clients.task.width * 4, plain.clients.run.block_bytes
     assert plain.clients.block is None and plain.clients.block_size == bytes_ // row
     assert hidden.clients.block_size == hidden.clients.block == 2 * bytes_ // 30 // row < plain.clients.block_size
@@ -174,12 +176,11 @@ def test_blocks_workers_and_executors_change_nothing(how: dict[str, Any], blobs:
     )
 
 
-@pytest.mark.long
-def test_compiled_programs_give_the_same(blobs: Make) -> None:
+def test_replayed_steps_give_the_same(blobs: Make) -> None:
     federation = blobs((8, 8))
     task = Task.of(federation, small, dtype=torch.float64)
     train, cohort = Train(lr=0.05, batch=4, momentum=0.9, hide=HIDE), cohort_of(federation.train)
-    found = [run(task, federation.train)(train, rows_of(task, 2), cohort)["model"] for run in (Compiled, Looped)]
+    found = [run(task, federation.train)(train, rows_of(task, 2), cohort)["model"] for run in (Traced, Looped)]
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
 
 

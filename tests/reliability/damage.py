@@ -200,7 +200,7 @@ def _typed(words: list[str]) -> Said:
 
 
 def _timeless(text: str) -> str:
-    return re.sub(r'"(seconds|compile_seconds)": [0-9.e-]+', r'"\1": 0', text)
+    return re.sub(r'"(seconds)": [0-9.e-]+', r'"\1": 0', text)
 
 
 def _written(words: list[str]) -> dict[str, bytes]:

@@ -96,7 +96,7 @@ def test_the_summary_has_the_agreed_keys_and_is_json(blobs: Make, tmp_path: Path
             "participation",
         ),
         *("best_round", "best_validation", "validation", "work", "rounds_to_target", "stopped"),
-        *("executor", "compile_seconds", "fingerprint", "note", "attack", "attackers"),
+        *("executor", "fingerprint", "note", "attack", "attackers"),
     }
     needed = {"micro_accuracy", "macro_accuracy", "micro_f1", "macro_f1", "worst_decile_accuracy"}
     for scores in ("metrics", "initial", "personalised"):

@@ -50,7 +50,7 @@ def test_set_without_a_value_is_refused():
         ({"method": "fedavg", "valid": 1}, "valid in the command: input should be less than 1, got 1"),
         (
             {"method": "fedavg", "executor": "fast"},
-            "executor in the command: input should be 'auto', 'looped', 'stacked' or 'compiled', got 'fast'",
+            "executor in the command: input should be 'auto', 'looped', 'stacked', 'traced' or 'compiled', got 'fast'",
         ),
         ({"method": 3}, "method in the command: input should be a valid string, got 3"),
     ],

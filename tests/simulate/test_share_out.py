@@ -42,8 +42,8 @@ def test_a_large_client_keeps_nobody_waiting() -> None:
 
 
 def test_short_rounds_are_cut_in_few_parts_and_short_runs_in_none() -> None:
-    assert [parts_of(seconds) for seconds in (0.001, 0.1, 0.5, 100.0)] == [1, 6, 31, 64]
-    assert is_enough(0.1, 40) and not is_enough(0.1, 39) and not is_enough(0.02, 10_000)
+    assert [parts_of(seconds) for seconds in (0.001, 0.1, 0.5, 100.0)] == [1, 5, 25, 32]
+    assert is_enough(0.1, 31) and not is_enough(0.1, 29) and not is_enough(0.02, 10_000)
 
 
 def test_work_is_counted_and_grows_with_what_is_asked_for(blobs: Make) -> None:

@@ -42,7 +42,7 @@ def _told_to_end(*_: object) -> None:
 
 def outcome(arguments: list[str]) -> int:
     """The exit code of a command."""
-    from ..runs.machine import keep_freed_memory, keep_programs
+    from ..runs.machine import keep_freed_memory
     from .app import app
 
     if _ranks()[1] > 1 and (not arguments or arguments[0] not in SHARED):
@@ -50,7 +50,6 @@ def outcome(arguments: list[str]) -> int:
         said = f"torchrun works with {', '.join(SHARED)} only, got {what}: leave torchrun out"
         return _said(said, 2) if _ranks()[0] == 0 else 2
     keep_freed_memory()
-    keep_programs()
     if "" not in sys.path:  # `--model mynet:Net` finds mynet.py here; last, so that it hides nobody else's module
         sys.path.append("")
     try:

@@ -82,20 +82,18 @@ def bench(
 def _table(rows: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    table = Table("model", "work", "way", "seconds", "of the plain loop", "of the limit", "compiling")
+    table = Table("model", "work", "way", "seconds", "of the plain loop", "of the limit", "first round")
     for row in rows:
-        first = True
-        for name, seconds in row["seconds"].items():
+        for i, (name, seconds) in enumerate(row["seconds"].items()):
             plain, limit = row["over_plain"].get(name), row["over_limit"].get(name)
-            compiling = row["compile_seconds"].get(name)
+            first = row["first_seconds"].get(name)
             table.add_row(
-                row["model"] if first else "",
-                f"{row['clients']} x {row['steps']} x {row['batch']}" if first else "",
+                row["model"] if i == 0 else "",
+                f"{row['clients']} x {row['steps']} x {row['batch']}" if i == 0 else "",
                 f"{name} (auto)" if name == row["auto"] else name,
                 f"{seconds:.4f}",
                 f"{plain:.2f}" if plain else "",
                 f"{limit:.2f}" if limit else "",
-                f"{compiling:.1f} s" if compiling is not None else "",
+                f"{first:.3f} s" if first is not None else "",
             )
-            first = False
     return table

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.table import Table
 
-from ..learn.execute.compiled import on_compile
 from ..report.tables import bytes_ as bytes_
 from ..runs.loop import Callback, Run
 from ..runs.metrics import is_share
@@ -85,10 +84,6 @@ class Bar(Callback):
         """The newest numbers."""
         self.bar.update(self.task, numbers=_numbers(row))
 
-    def on_compile(self, n: int) -> None:
-        """A program is being compiled."""
-        self.bar.update(self.task, numbers=f"compiling program {n}")
-
 
 def _bar(disable: bool = False) -> Progress:
     return Progress(
@@ -110,12 +105,7 @@ def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[tuple[Cal
         yield ()
         return
     with _bar() as bar:
-        shown = Bar(bar, title, rounds)
-        on_compile.append(shown.on_compile)
-        try:
-            yield (shown,)
-        finally:
-            on_compile.remove(shown.on_compile)
+        yield (Bar(bar, title, rounds),)
 
 
 @contextmanager

@@ -146,11 +146,6 @@ class Executor(ABC):
         """Of parameters that a block should have: what stays in a core's cache, or is enough for a GPU."""
         return BLOCK_BYTES.get(self.task.device.type, BLOCK_BYTES["cpu"])
 
-    @property
-    def compiled(self) -> tuple[int, float]:
-        """Programs compiled so far, and the seconds it took."""
-        return 0, 0.0
-
     @abstractmethod
     def __call__(self, learner: Learner, rows: Stacks, cohort: Cohort) -> Stacks:
         """The rows that the learner changed, (block, width)."""

@@ -37,7 +37,7 @@ def _row(words: str, slow: int, label: str) -> Row:
     training = {"lr": lr, "epochs": 20, "batch": 10, "select": "uniform(n=10)"}
     training |= own | ({"stragglers": slow / 100} if slow else {})
     more = {"partition": partition, "clients": clients, "dissimilarity": True}
-    more["executor"] = "looped" if data == "mnist" else "compiled"  # one client takes 16,000 small steps
+    more["executor"] = "looped" if data == "mnist" else "traced"  # one client takes 16,000 small steps
     run = cell(method, data, "logistic", rounds, training, evaluate_every=every, **more)
     return Row(_name(words, slow, label), run)
 

@@ -6,7 +6,7 @@
              unless it computes less, since every sample goes forward and back once in either
 
 All are timed in turns, so that whatever else the machine does meets all of them; what counts is the ratio. Data are
-noise of the usual shapes. The first turn of each warms up and is left out; compiling is told apart.
+noise of the usual shapes. The first turn of each warms up and is left out; what it took is told apart.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Workload:
 WORK = {
     work.model: work
     for work in (
-        Workload("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("mlp", (1, 28, 28), 62, 100, executors=("looped", "stacked", "traced")),
         Workload("femnist-cnn", (1, 28, 28), 62, 8),
         Workload("mnist-cnn", (1, 28, 28), 10, 4),
         Workload("char-lstm", (80,), 80, 2, symbols=80),
         Workload("vgg11", (3, 32, 32), 10, 2),
-        Workload("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "compiled")),
+        Workload("logistic", (1, 28, 28), 62, 100, executors=("looped", "stacked", "traced")),
     )
 }
 USUAL = tuple(name for name in WORK if name != "logistic")
@@ -180,7 +180,6 @@ def measure(
     """
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     device = race.task.device
-    # Compiling a convolution or a long recurrence takes minutes: only what is worth comparing.
     usual = race.work.executors if device.type == "cpu" else ("stacked",)
     wanted = tuple(executors) if executors is not None else usual
     for name in wanted:
@@ -216,7 +215,7 @@ def measure(
         "median_seconds": {name: statistics.median(taken) for name, taken in times.items()},
         "ranks": ranks.size,
         "received_by_a_rank": _travelled(race, list(made.values())[-1][1], received) if ranks.size > 1 else {},
-        "compile_seconds": {name: made[name][1].compiled[1] for name in wanted if name == "compiled"},
+        "first_seconds": {name: first[name][0] for name in made},
         "over_plain": {name: best[name] / best["plain"] for name in made},
         "over_limit": {name: best[name] / best["limit"] for name in (*made, "plain")},
     }

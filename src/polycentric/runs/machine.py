@@ -10,7 +10,6 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError, require, unknown
@@ -34,17 +33,6 @@ def keep_freed_memory() -> None:
             libc.mallopt(m_mmap_threshold, 1 << 30)
             libc.mallopt(m_trim_threshold, (1 << 31) - 1)
             libc.mallopt(m_arena_max, 1)
-
-
-def keep_programs() -> None:
-    """Let torch keep compiled programs with the user's other caches: it would put them where they are lost in time.
-
-    Its own variable says otherwise. To be called before torch compiles anything.
-    """
-    place = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polycentric" / "programs"
-    there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
-    if os.access(there, os.W_OK):
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
 
 
 @contextlib.contextmanager

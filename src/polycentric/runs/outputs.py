@@ -85,9 +85,6 @@ class Recorder(Callback):
             self.folder.write_tensors(name, tensors)
         sketches = [sketch_name(round) for round in self.folder.sketched()]
         self.folder.finish(summary(run), [*tables, *sketches])
-        programs, seconds = run.clients.compiled
-        if programs:
-            self.folder.log(f"compiled {programs} programs in {seconds:.1f} s")
         self.folder.log(f"ended after round {run.state.round}" + (f": {run.stopped}" if run.stopped else ""))
 
 
@@ -142,7 +139,6 @@ def summary(run: Run) -> dict[str, Any]:
         "rounds_to_target": run.rounds_to_target,
         "stopped": run.stopped or None,
         "executor": run.clients.executor,
-        "compile_seconds": round(run.clients.compiled[1], 3) if run.clients.executor == "compiled" else None,
         "fingerprint": run.federation.fingerprint,
         "note": run.federation.note or None,
     }

@@ -138,12 +138,12 @@ class Settings(BaseModel):
         "Simulate attackers, such as sign-flip(share=0.2) or alie(share=0.2); `polycentric methods` names them all.",
         bound=False,
     )
-    executor: Literal["auto", "looped", "stacked", "compiled"] = option(
-        "auto", "How clients are run: looped, stacked, compiled or auto.", bound=False
+    executor: Literal["auto", "looped", "stacked", "traced", "compiled"] = option(
+        "auto", "How clients are run: looped, stacked, traced or auto.", bound=False
     )
     block: Annotated[int, Field(ge=1, le=LARGEST)] | Literal["work"] | None = option(
         None,
-        "Clients trained at once; work: as many as have a 64th of a round's work. [default: work in a long run on a "
+        "Clients trained at once; work: as many as have a 32nd of a round's work. [default: work in a long run on a "
         "CPU, else what fits the cache]",
         bound=False,
     )

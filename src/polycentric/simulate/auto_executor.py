@@ -1,41 +1,34 @@
-"""The rule by which `auto` chooses: the executor, whether its steps are compiled, and how large a block is.
+"""The rule by which `auto` chooses: the executor, and how large a block is.
 
 1. The executor. On a CPU, a stack of convolutions becomes a grouped convolution, which is slower than one
    model after another, and so is a stack of recurrences (`polycentric bench`): `looped`. So is a module that `vmap`
    cannot take. Everything else, and everything on a GPU, is faster `stacked`.
-2. A stacked run becomes `compiled` where that saves more than compiling costs (`compiling_pays`):
-
-       rounds * (STEP_SAVED * steps of all blocks + PRODUCT_SAVED * examples * parameters)  >=  WORTH
-
-   counted in the first round; only for minibatches and dense layers on a processor that has a compiler.
+2. On a CPU a stacked run is `traced`: recording takes ten milliseconds for each number of clients, and is made good
+   in as many steps. How many rounds are asked for plays no part: a longer run begins as a shorter one does.
 3. A block (`block_size`) has as many clients as fit the bytes that its executor asks for, at most 1024, in whole pieces
    of those it takes at a time. Where a step holds many rows for each client, such as the gradients of single examples,
    they must fit CROWD times the bytes.
 4. Where ranks or runs share GPUs (`shared_block`), it is no larger, so that everybody has their share; on processors
    blocks have about the same work where a run is long enough (`share_out`).
 
-The rule is a function of model, device, method, data, seed and rounds, and of whether there is a compiler, and no
-stopwatch is read: results agree between executors only to rounding, so a choice that varies would change them.
+The rule is a function of model, device, method, data and seed, and no stopwatch is read: results agree between
+executors only to rounding, so a choice that varies would change them.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import nn
 
 from ..data import Split
 from ..errors import UsageError, unknown
-from ..learn import Compiled, Executor, Looped, Stacked
+from ..learn import Executor, Looped, Stacked, Traced
 from ..learn.execute.stackable import runs_stacked
 from ..learn.execute.stacked import launch
-from ..learn.learner import BLOCK_BYTES
 from ..method import Exchange, State
 from ..models.text import LSTM
 from ..stacks.cohort import Cohort
@@ -45,14 +38,11 @@ from .rehearsal import failure
 if TYPE_CHECKING:
     from .clients import Simulation
 
-ExecutorName = Literal["auto", "looped", "stacked", "compiled"]
-EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "compiled": Compiled}
+ExecutorName = Literal["auto", "looped", "stacked", "traced", "compiled"]
+EXECUTORS: dict[str, Callable[[Task, Split], Executor]] = {"looped": Looped, "stacked": Stacked, "traced": Traced}
+FORMER = {"compiled": "traced"}  # runs that were begun with what is no longer there go on with what replaced it
 
 ONE_BY_ONE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, LSTM)  # layers that a CPU does not do faster in a stack
-DENSE = (nn.Linear, nn.Flatten, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Identity)
-STEP_SAVED = 5e-4  # seconds that a compiled step of a block saves, whatever its size
-PRODUCT_SAVED = 5e-11  # seconds it saves for a parameter and an example; both rounded down from what `bench` measured
-WORTH = 30.0  # seconds a run must save before anything is compiled: eight programs take about 20
 CROWD = {"cpu": 2, "cuda": 8}  # times a block's bytes that the rows held by its steps may take
 
 
@@ -68,10 +58,10 @@ class FirstRound:
 
 def executor_for(clients: Simulation, first: FirstRound | None) -> str:
     """The executor that was asked for, if the model can be run so; what `auto` means where nothing was."""
-    asked, task = clients.executor, clients.task
+    asked, task = FORMER.get(clients.executor, clients.executor), clients.task
     if asked == "auto":
         name = _chosen(clients, first)
-        return "compiled" if name == "stacked" and first and compiling_pays(clients, first) else name
+        return "traced" if name == "stacked" and task.device.type == "cpu" else name
     if asked not in EXECUTORS:
         raise unknown("executor", asked, ("auto", *EXECUTORS))
     if asked != "looped" and not stackable(clients, first):
@@ -114,30 +104,6 @@ def loopable(clients: Simulation, first: FirstRound | None) -> str:
             "model"
         ) from error
     return "looped"
-
-
-def compiling_pays(clients: Simulation, first: FirstRound) -> bool:
-    """Whether a stacked run is long enough for `compiled` to save more than compiling costs.
-
-    A convolution is looped on a processor, and a recurrence is a long program: dense layers only.
-    """
-    task = clients.task
-    leaves = [part for part in task.module.modules() if not list(part.children())]
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if task.device.type != "cpu" or compiler is None or not all(isinstance(part, DENSE) for part in leaves):
-        return False
-    block = clients.block if isinstance(clients.block, int) else fitting(task, BLOCK_BYTES["cpu"])
-    steps, products = 0, 0.0
-    for exchange, cohort in zip(first.exchanges, first_cohorts(clients, first), strict=True):
-        cohort = cohort[torch.argsort(cohort.sizes * cohort.effort, descending=True, stable=True)]
-        for learner in exchange.chain if len(cohort) else ():
-            plan = learner.plan(cohort)
-            if plan.batch is None:  # a program for every largest client of a block: compiling would not end
-                return False
-            steps += sum(int(taken.max()) for taken in torch.split(plan.steps, block))
-            examples = plan.sizes(cohort).clamp(max=plan.batch)
-            products += float((plan.steps * examples).sum()) * task.width
-    return first.rounds * (STEP_SAVED * steps + PRODUCT_SAVED * products) >= WORTH
 
 
 def block_size(run: Executor, held: int = 1) -> int:

@@ -46,7 +46,7 @@ class Simulation(Clients):
         federation: everybody's data.
         task: what is learned.
         seed: of all draws.
-        executor: "looped", "stacked", "compiled", or "auto" to choose by model and device (see `auto`).
+        executor: "looped", "stacked", "traced", or "auto" to choose by model and device (see `auto`).
         block: clients learned at once; "work": as many as have a share of a round's work; None: by rule.
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
@@ -55,8 +55,8 @@ class Simulation(Clients):
             cannot be copied); sums are added in order, so the results are those of one. None: one for each core, where
             a run is long enough to be shared out (`share_out`).
         ranks: the processes that share the clients out among them; results are those of one with the same blocks.
-        first: what is known of the first round; `auto` then also decides whether compiling pays, how blocks are cut,
-            and who works beside whom.
+        first: what is known of the first round; `auto` then also tries the method's steps, and decides how blocks are
+            cut and who works beside whom.
     """
 
     federation: Federation
@@ -119,13 +119,6 @@ class Simulation(Clients):
         if self.by_work:
             return list(blocks_by_work(cohort, work[order], most, self.parts_of_round))
         return list(cohort.blocks(most))
-
-    @property
-    def compiled(self) -> tuple[int, float]:
-        """Programs that were compiled so far, and the seconds it took."""
-        beside = self._threads.runs if self._processes is None else [self._processes]
-        programs, seconds = zip(*(run.compiled for run in (self.run, *beside)), strict=True)
-        return sum(programs), sum(seconds)
 
     @cached_property
     def held_out_mask(self) -> Tensor:
@@ -259,11 +252,6 @@ class Learning:
     exchange: Exchange
     mixes: bool  # whether it may send what rows come to
     _mixer: tuple[State, Callable[[Answer], Part]] | None = None
-
-    @property
-    def compiled(self) -> tuple[int, float]:
-        """Programs that were compiled here, and the seconds it took."""
-        return self.clients.run.compiled
 
     def __call__(self, state: State, piece: Piece) -> Parcel:
         """The answer of a block."""

@@ -70,11 +70,6 @@ class Processes:
         weakref.finalize(self, _end, self.pid, self._workers)
         self._segments = Segments()
 
-    @property
-    def compiled(self) -> tuple[int, float]:
-        """Programs that workers have made, and the seconds it took."""
-        return sum(w.compiled[0] for w in self._workers), sum(w.compiled[1] for w in self._workers)
-
     def each(
         self, key: tuple[object, ...], job: Job, state: State, n: int, piece: Callable[[int], Piece]
     ) -> Iterator[Parcel]:
@@ -137,7 +132,6 @@ class Worker:
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid, self.line = pid, line
         self.asked: deque[tuple[int, int]] = deque()  # (piece, segment it lies in) that it has not answered yet
-        self.compiled = (0, 0.0)
         self._mine = Segments()
         self._theirs: dict[int, Segment] = {}
         self._read: list[int] = []  # its segments that nobody reads any more, to be told
@@ -171,7 +165,6 @@ class Worker:
             warnings.warn(said, getattr(builtins, category, UserWarning), stacklevel=4)
         if message["failed"]:
             return number, None
-        self.compiled = tuple(message["compiled"])
         there: int = message["out"]
         if descriptor is not None:
             self._theirs = {k: v for k, v in self._theirs.items() if k not in message["dropped"]}
@@ -269,7 +262,6 @@ def _work(line: socket.socket, jobs: list[Job]) -> None:
             "out": at,
             "form": segment.write(answer),
             "dropped": sorted(known - set(out.known)),
-            "compiled": list(getattr(job, "compiled", (0, 0.0))),
         }
         _send(line, reply, segment.descriptor if new else None)
 

@@ -6,7 +6,7 @@ Work is counted, and no stopwatch is read, so that a run does the same wherever 
 
 `forward` are the operations of the model's forward pass on one example, as torch counts them; a gradient takes twice as
 many. Where a round takes ROUND seconds or more, and all of them ENOUGH, blocks have about the same work, not the same
-number of clients (`blocks_by_work`): a 64th of the round, or BLOCK seconds where that is more, since a few clients
+number of clients (`blocks_by_work`): a 32nd of the round, or BLOCK seconds where that is more, since a few clients
 together cost less than each alone. `workers=auto` then has a process for each core. Neither the rule nor the blocks
 depend on how many cores there are, so the results do not, either.
 """
@@ -28,12 +28,12 @@ from .auto_executor import FirstRound, first_cohorts
 if TYPE_CHECKING:
     from .clients import Simulation
 
-FLOPS = 2e10  # a second, of a step of few examples on one core: a cautious estimate
-STEP = 1e-4  # seconds of a step, whatever it computes
-ENOUGH = 4.0  # seconds of a run that is worth more than one process
-ROUND = 0.03  # seconds of such a round
-BLOCK = 0.016  # seconds of a block
-PARTS = 64  # blocks of equal work in a round, at most: enough for the cores of most machines
+FLOPS = 1e11  # a second, of a step of few examples on one core
+STEP = 3e-5  # seconds of a step, whatever it computes
+ENOUGH = 3.0  # seconds of a run that is worth more than one process
+ROUND = 0.04  # seconds of such a round
+BLOCK = 0.02  # seconds of a block
+PARTS = 32  # blocks of equal work in a round, at most: enough for the cores of most machines
 
 
 def seconds_of(clients: Simulation, first: FirstRound) -> float:

@@ -1,7 +1,7 @@
 """All clients of a block at once: `torch.func.vmap` over the client axis, and one scan over the block's steps.
 
 The block is sorted by steps, its batches are drawn, and a *scan* takes the steps: as they are (`launch`), as CUDA
-graphs (`captured`), or as compiled programs (`compiled`). On a GPU convolutions, max pools and dense layers run as
+graphs (`captured`), or recorded and replayed (`traced`). On a GPU convolutions, max pools and dense layers run as
 kernels of our own (`gpu.overrides`), and models move in place (`gpu.in_place`).
 
 Modules that draw by themselves (dropout) draw for a whole block here: the same bits for the same block, but not
