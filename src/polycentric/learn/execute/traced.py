@@ -32,7 +32,7 @@ from ...tasks.task import Batch, Task
 from ..learner import Executor, Learner
 from .recording import CannotRecord
 from .replay import Replay
-from .scan import Steps, clients_in, first_of, stretches
+from .scan import Steps, clients_in, empty_aligned, first_of, stretches
 from .stacked import Stacked, launch
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
@@ -77,7 +77,8 @@ class Programs:
             schedule.widen(min(1 << (schedule.index.shape[-1] - 1).bit_length(), schedule.batch))
         elif schedule.n_steps < SEVERAL:
             return launch(steps, carry, rows)
-        out = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in carry.items()}
+        # Equal clients learn equal bits only where their rows begin alike.
+        out = {name: empty_aligned(value) for name, value in carry.items()}
         try:
             for first in range(0, clients_in(carry), self.piece):
                 some = slice(first, first + self.piece)
