@@ -20,6 +20,7 @@ done
 say "$python" benchmarks/unequal.py
 say "$python" benchmarks/replay.py
 say "$python" benchmarks/scale.py --write docs/results
+say env -u OMP_NUM_THREADS "$python" benchmarks/cores.py --data noise
 say "$python" benchmarks/million.py
 if [ -n "$POLYCENTRIC_DATA" ]; then
     say "$python" benchmarks/million.py --data unipen62

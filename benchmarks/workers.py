@@ -1,10 +1,10 @@
-"""What a second core is worth: to two processes, and to two threads of one run, in blocks of several sizes.
+"""What a second core is worth: to two processes, and to two workers of one run, in blocks of several sizes.
 
     python benchmarks/workers.py              # "two cores" in docs/speed.md, nothing else running
     python benchmarks/workers.py --repeats 3  # does it work at all?
 
 Two processes, each pinned to a core, share nothing but memory: what they do together, of what one does alone, is the
-most that two threads could. The threads are `--workers 2` of the traced executor, MLP, 100 clients x 3 steps x 20.
+most that two workers could. The workers are `--workers 2` of the traced executor, MLP, 100 clients x 3 steps x 20.
 """
 
 from __future__ import annotations
