@@ -18,7 +18,7 @@ evaluations, shutting down. The ways take turns; the fastest of the repeats coun
     ours           the command as one types it, with its defaults: it also fine-tunes every client at the end, writes a
                    folder that `resume` and `report` read, and computes more scores than accuracy
     ours-same      the same without fine-tuning (`--fine-tune 0`): the work that everybody does
-    ours-workers   the same, and a block of clients on each core (`--workers`)
+    ours-one       the same by one worker (`--workers 1`); the others have one for each core, by default
     plain, pfl, fedjax, flower    `benchmarks/peer/job_*.py`: what one writes with that library and its own sampler,
                    server loop and evaluation
 
@@ -92,7 +92,7 @@ JOBS = {
         "unipen62", "fesem", "mlp", (128,), "natural", None, 0, 20, 20, {"centers": 4, "warm_up": 2}, ways=("plain",)
     ),
 }
-OURS = {"ours": [], "ours-same": ["--fine-tune", "0"], "ours-workers": ["--fine-tune", "0", "--workers", str(CORES)]}
+OURS = {"ours": [], "ours-same": ["--fine-tune", "0"], "ours-one": ["--fine-tune", "0", "--workers", "1"]}
 WAYS = (*OURS, "plain", *PEERS)
 
 

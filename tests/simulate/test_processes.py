@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import polycentric as pc
 from polycentric import Federation, KeepPrivate, Krum, UsageError, dpsgd, fedavg, fesem, ifca
+from polycentric.cli import outcome
 from polycentric.errors import Lost
 from polycentric.method import State
 from polycentric.parts.attack import Collusion
 from polycentric.round import run_round
+from polycentric.runs.folder import Folder
 from polycentric.runs.start import prepare
 from polycentric.simulate.processes import Piece, Processes, available
 from polycentric.simulate.shared_memory import Segment, Segments, bytes_of
@@ -198,3 +203,38 @@ def test_segments_are_used_again_and_small_ones_are_given_up() -> None:
     segments.free.add(first)
     second, larger, new = segments.take(1 << 17)
     assert new and second != first and larger.size == 1 << 17 and list(segments.known) == [second]
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------
+
+WORDS = "--data digits --clients 6 --block work --quiet --device cpu --checkpoint-every 1".split()
+
+
+def files(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in ("metrics.jsonl", "clients.csv")]
+
+
+def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    run = ["run", "fedavg", *WORDS, "--out"]
+    assert outcome([*run, str(tmp_path / "one"), "--rounds", "4", "--workers", "1"]) == 0
+    assert outcome([*run, str(tmp_path / "some"), "--rounds", "2", "--workers", "3"]) == 0
+    config = json.loads((tmp_path / "some/config.json").read_text())
+    assert config["workers"] == 3 and config["block"] == "work"
+    (tmp_path / "some/config.json").write_text(json.dumps(config | {"workers": 2}))
+    assert outcome(["resume", str(tmp_path / "some"), "--rounds", "4"]) == 0
+    assert files(tmp_path / "one") == files(tmp_path / "some")
+
+
+def test_a_worker_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
+    class Kill(pc.Callback):
+        def on_round(self, run: Any, trips: Any) -> None:
+            if run.state.round == 2:
+                os.kill(run.clients._processes._workers[0].pid, signal.SIGKILL)
+
+    how: dict[str, Any] = {"rounds": 4, "block": "work", "device": "cpu", "checkpoint_every": 1}
+    with pytest.raises(Lost, match="a worker was ended by SIGKILL"):
+        pc.run("fedavg", "digits", clients=6, workers=2, out=tmp_path / "two", callbacks=[Kill()], **how)
+    assert Folder.open(tmp_path / "two").load()[0].state.round == 2  # type: ignore[union-attr]
+    pc.resume(tmp_path / "two")
+    pc.run("fedavg", "digits", clients=6, workers=1, out=tmp_path / "one", **how)
+    assert files(tmp_path / "one") == files(tmp_path / "two")

@@ -243,10 +243,11 @@ def _attribute(made: Run) -> dict[str, str]:
 
 def environment(made: Run) -> dict[str, Any]:
     """What a number depends on besides the settings."""
-    threads = torch.get_num_threads()
+    threads = 1 if made.clients.by_work else torch.get_num_threads()
     return versions() | {
         "device": str(made.clients.task.device),
         "threads": threads,
+        "workers": made.clients.n_workers,
         "executor": made.clients.executor,
         "block": made.clients.block_size,
         "ranks": made.clients.ranks.size,
