@@ -12,7 +12,7 @@ from polycentric.runs.bench import WORK, Race, measure, profile
 def test_a_tiny_bench_has_positive_ratios() -> None:
     race = Race.of("mlp", clients=3, steps=2, batch=4)
     found = measure(race, ["looped", "stacked"], repeats=2, workers=2)
-    ways = {"looped", "stacked", "looped x 2", "stacked x 2"}
+    ways = {"looped", "stacked", "looped, 2 workers", "stacked, 2 workers"}
     assert found["seconds"].keys() == ways | {"plain", "limit"} and found["over_plain"].keys() == ways
     assert all(value > 0 for key in ("seconds", "over_plain", "over_limit") for value in found[key].values())
     assert found["auto"] == "stacked" and _table([found]).row_count == 6

@@ -266,7 +266,7 @@ def test_what_a_run_was_made_from_is_read_back(tmp_path):
     run_cell(cell(executor="auto"), tmp_path)
     back, given = Folder(run_dir(cell(executor="auto"), tmp_path)).read_config()
     assert given == ()
-    assert back.executor in ("looped", "stacked")  # resolved: a resumed run does the same whatever it finds
+    assert back.executor in ("looped", "stacked", "traced")  # resolved: a resumed run does the same whatever it finds
     assert back.model_copy(update={"executor": "auto"}) == cell(executor="auto")
 
 
