@@ -15,7 +15,7 @@ def test_a_tiny_bench_has_positive_ratios() -> None:
     ways = {"looped", "stacked", "looped, 2 workers", "stacked, 2 workers"}
     assert found["seconds"].keys() == ways | {"plain", "limit"} and found["over_plain"].keys() == ways
     assert all(value > 0 for key in ("seconds", "over_plain", "over_limit") for value in found[key].values())
-    assert found["auto"] == "stacked" and _table([found]).row_count == 6
+    assert found["auto"] == "traced" and _table([found]).row_count == 6
     assert "aten::" in profile(race)
 
 

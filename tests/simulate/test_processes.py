@@ -25,6 +25,7 @@ from polycentric.runs.folder import Folder
 from polycentric.runs.start import prepare
 from polycentric.simulate.processes import Piece, Processes, available
 from polycentric.simulate.shared_memory import Segment, Segments, bytes_of
+from polycentric.stacks.stack import apart
 from support import Make
 
 pytestmark = pytest.mark.skipif(not available(), reason="this system cannot copy a process")
@@ -184,13 +185,14 @@ def test_shared_tensors_are_those_that_were_written() -> None:
     parcel = {
         "a": {"x": torch.rand(3, 5), "none": torch.zeros(0, 4), "yes": torch.tensor([True, False])},
         "b": {"n": torch.arange(7), "seen": torch.rand(1, 6).expand(4, 6), "one": torch.tensor(2.5).double()},
+        "c": {"apart": torch.rand(3, 16)[:, :9]},
     }
     segment = Segment.of(bytes_of(parcel))
     read = Segment(os.dup(segment.descriptor)).read(segment.write(parcel))
     for part, stacks in parcel.items():
         for name, rows in stacks.items():
             there = read[part][name]
-            assert there.dtype == rows.dtype and torch.equal(there, rows)
+            assert there.dtype == rows.dtype and torch.equal(there, rows) and apart(there) == apart(rows)
             assert there.numel() == 0 or there.data_ptr() % 64 == 0  # sums are grouped as in memory of one's own
 
 

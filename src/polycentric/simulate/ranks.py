@@ -35,7 +35,7 @@ from ..errors import Lost, OtherRankFailed, UsageError, require
 from ..method import State
 from ..round import Answer, Part
 from ..stacks.cohort import Cohort
-from ..stacks.stack import Stacks
+from ..stacks.stack import Stacks, apart, spread
 from .parcel import packed, unpacked
 
 Piece = TypeVar("Piece")
@@ -110,21 +110,21 @@ class Ranks:
         if self.size == 1:
             return parts
         names = {
-            part: {name: [str(t.dtype)[6:], t.device.type, *t.shape] for name, t in stacks.items()}
+            part: {name: [str(t.dtype)[6:], t.device.type, apart(t), *t.shape] for name, t in stacks.items()}
             for part, stacks in parts.items()
         }
         names = json.loads(self.text(json.dumps(names), source))
         out: dict[str, Stacks] = {}
         for part, stacks in names.items():
             out[part] = {}
-            for name, (kind, device, *shape) in stacks.items():
+            for name, (kind, device, step, *shape) in stacks.items():
                 if self.rank == source:
                     there = parts[part][name]
                 else:
                     make = empty if empty is not None and device == "cpu" else partial(torch.empty, device=device)
                     there = make(tuple(shape), dtype=getattr(torch, kind))  # of several GPUs on the current one
                 self._send(there, source)
-                out[part][name] = there
+                out[part][name] = there if self.rank == source else spread(there, step)  # where rows lie, so do bits
         return out
 
     def state(self, state: State, empty: Empty | None = None) -> State:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..stacks.stack import LINE, Stacks
+from ..stacks.stack import LINE, Stacks, apart
 
 Parcel = dict[str, Stacks]
-Form = dict[str, dict[str, list[Any]]]  # part -> name -> [dtype, shape, where it begins]
+Form = dict[str, dict[str, list[Any]]]  # part -> name -> [dtype, shape, where it begins, numbers from row to row]
 LEAST = 1 << 16  # bytes of a segment
 
 
@@ -53,9 +53,9 @@ class Segment:
         for part, stacks in parcel.items():
             form[part] = {}
             for name, rows in stacks.items():
-                form[part][name] = [str(rows.dtype)[6:], list(rows.shape), first]
+                form[part][name] = [str(rows.dtype)[6:], list(rows.shape), first, apart(rows)]
                 _seen(whole, *form[part][name]).copy_(rows)
-                first += _lines(rows.nbytes)
+                first += _room(rows)
         return form
 
     def read(self, form: Form, done: Callable[[], object] | None = None) -> Parcel:
@@ -91,14 +91,18 @@ class Segments:
 
 def bytes_of(parcel: Parcel) -> int:
     """Room that a parcel takes, in whole lines of memory."""
-    return sum(_lines(rows.nbytes) for stacks in parcel.values() for rows in stacks.values())
+    return sum(_room(rows) for stacks in parcel.values() for rows in stacks.values())
 
 
-def _lines(n: int) -> int:
+def _room(rows: Tensor) -> int:
+    n = len(rows) * step * rows.element_size() if (step := apart(rows)) else rows.nbytes
     return -(-n // LINE) * LINE
 
 
-def _seen(whole: Tensor, kind: str, shape: list[int], first: int) -> Tensor:
+def _seen(whole: Tensor, kind: str, shape: list[int], first: int, step: int) -> Tensor:
     dtype: torch.dtype = getattr(torch, kind)
-    n = math.prod(shape) * dtype.itemsize
-    return whole[first : first + n].view(dtype).view(shape) if n else torch.empty(shape, dtype=dtype)
+    n = (shape[0] * step if step else math.prod(shape)) * dtype.itemsize
+    if not n:
+        return torch.empty(shape, dtype=dtype)
+    flat = whole[first : first + n].view(dtype)
+    return flat.view(shape[0], step)[:, : shape[1]] if step else flat.view(shape)

@@ -201,13 +201,30 @@ def to_device_of(rows: Tensor, told: Tensor) -> Tensor:
 
 
 def aligned(stacks: Stacks) -> Stacks:
-    """The same stacks, rows end to end, each from an address that a fresh tensor would have.
+    """The same stacks from an address that a fresh tensor would have: rows end to end, or each at a line of memory.
 
     Vector instructions group sums by where in memory numbers lie; a stack that was read or received must give the bits
     of the one it is a copy of.
     """
-    fresh = {name: rows.contiguous() for name, rows in stacks.items()}
+    fresh = {name: rows if apart(rows) else rows.contiguous() for name, rows in stacks.items()}
     return {name: rows.clone() if rows.data_ptr() % LINE else rows for name, rows in fresh.items()}
+
+
+def apart(rows: Tensor) -> int:
+    """How many numbers further every row begins, where each begins at a line of memory of a processor; else 0.
+
+    >>> apart(torch.zeros(3, 16)[:, :10]), apart(torch.zeros(3, 10)), apart(torch.zeros(1, 10).expand(3, 10))
+    (16, 0, 0)
+    """
+    if rows.dim() != 2 or len(rows) < 2 or rows.stride(1) != 1 or rows.device.type != "cpu":
+        return 0
+    step = rows.stride(0)
+    return step if step > rows.shape[1] and step * rows.element_size() % LINE == 0 else 0
+
+
+def spread(rows: Tensor, step: int) -> Tensor:
+    """Rows of one's own, `step` numbers from one to the next; 0: end to end."""
+    return rows.new_empty(len(rows), step)[:, : rows.shape[1]].copy_(rows) if step else rows
 
 
 class Draft:
