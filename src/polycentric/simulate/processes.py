@@ -19,7 +19,7 @@ import ctypes
 import gc
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import struct
@@ -163,12 +163,13 @@ class Worker:
         self._mine.free.add(at)
         for category, said in message["said"]:
             warnings.warn(said, getattr(builtins, category, UserWarning), stacklevel=4)
-        if message["failed"]:
-            return number, None
         there: int = message["out"]
         if descriptor is not None:
             self._theirs = {k: v for k, v in self._theirs.items() if k not in message["dropped"]}
             self._theirs[there] = Segment(descriptor)
+        if message["failed"]:
+            self._read.append(there)
+            return number, None
         return number, self._theirs[there].read(message["form"], lambda: self._read.append(there))
 
     def _lost(self) -> Lost:
@@ -187,8 +188,10 @@ def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    lines = {worker.line: worker for worker in workers}
-    return [lines[line] for line in select.select(list(lines), [], [])[0]]
+    with selectors.DefaultSelector() as lines:
+        for worker in workers:
+            lines.register(worker.line, selectors.EVENT_READ, worker)
+        return [key.data for key, _ in lines.select()]
 
 
 def _end(pid: int, workers: list[Worker]) -> None:
