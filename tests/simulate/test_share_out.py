@@ -70,6 +70,11 @@ def test_auto_has_a_worker_for_each_core_that_torch_may_use(monkeypatch: pytest.
     federation = blobs(sizes=(40, 30, 20))
     long = prepare(fedavg(epochs=200), federation, model="mlp", rounds=10**6).clients
     assert long.n_workers == 3  # no more than there are clients
+    monkeypatch.setattr(share_out, "free_memory", lambda: 2 * 2 * (share_out.WORKER + 64 * (1 << 20)))
+    assert prepare(fedavg(epochs=200), federation, model="mlp", rounds=10**6).clients.n_workers == 2  # nor than fit
+    monkeypatch.undo()
+    assert 1 << 20 < share_out.free_memory()
+    monkeypatch.setattr(share_out.torch, "get_num_threads", lambda: 6)
     assert prepare(fedavg(epochs=200), federation, model="mlp", rounds=1).clients.n_workers == 1
 
 

@@ -7,20 +7,22 @@ Work is counted, and no stopwatch is read, so that a run does the same wherever 
 `forward` are the operations of the model's forward pass on one example, as torch counts them; a gradient takes twice as
 many. Where a round takes ROUND seconds or more, and all of them ENOUGH, blocks have about the same work, not the same
 number of clients (`blocks_by_work`): a 32nd of the round, or BLOCK seconds where that is more, since a few clients
-together cost less than each alone. `workers=auto` then has a process for each core. Neither the rule nor the blocks
-depend on how many cores there are, so the results do not, either.
+together cost less than each alone. `workers=auto` then has a process for each core, as far as memory goes. Neither
+the rule nor the blocks depend on how many there are, so the results do not, either.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..learn.learner import BLOCK_BYTES
 from ..stacks.cohort import Cohort
 from . import processes
 from .auto_executor import FirstRound, first_cohorts
@@ -33,6 +35,8 @@ STEP = 3e-5  # seconds of a step, whatever it computes
 ENOUGH = 3.0  # seconds of a run that is worth more than one process
 ROUND = 0.04  # seconds of such a round
 BLOCK = 0.02  # seconds of a block
+WORKER = 64 << 20  # bytes that a worker needs by itself
+ROWS = 4  # times a block that it holds: models, gradients, what is sent, what is sent on
 PARTS = 32  # blocks of equal work in a round, at most: enough for the cores of most machines
 
 
@@ -68,7 +72,7 @@ def forward(clients: Simulation) -> float:
     task, x = clients.task, clients.federation.train.x[:1]
     row = {name: rows[0] for name, rows in task.start().items()}
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counted:
             task.predict(row, task.inputs(x))
     except Exception:
         return 2.0 * task.width
@@ -101,7 +105,21 @@ def workers_for(clients: Simulation, first: FirstRound | None) -> int:
     if not clients.by_work or first is None or not processes.available():
         return 1
     largest = max(map(len, first_cohorts(clients, first)), default=1)
-    return min(cores(first.beside, clients.ranks.size), largest)
+    row = clients.task.width * clients.task.dtype.itemsize
+    room = free_memory() // (2 * first.beside * (WORKER + ROWS * max(row, BLOCK_BYTES["cpu"])))
+    return max(1, min(cores(first.beside, clients.ranks.size), largest, room))
+
+
+def free_memory() -> int:
+    """Bytes that the system, or the container this process is in, still has; a great many where it does not say."""
+    found = [1 << 60]
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")]
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return max(0, min(found))
 
 
 def blocks_by_work(cohort: Cohort, work: Tensor, most: int, parts: int) -> Iterator[Cohort]:
