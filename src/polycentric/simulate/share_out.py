@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..language.files import read_text
 from ..learn.learner import BLOCK_BYTES
 from ..stacks.cohort import Cohort
 from . import processes
@@ -114,11 +114,11 @@ def free_memory() -> int:
     """Bytes that the system, or the container this process is in, still has; a great many where it does not say."""
     found = [1 << 60]
     with suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = read_text("/proc/meminfo").splitlines()
         found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")]
     with suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        most, now = (int(read_text(f"/sys/fs/cgroup/memory.{word}")) for word in ("max", "current"))
+        found.append(most - now)
     return max(0, min(found))
 
 
