@@ -169,6 +169,19 @@ def test_answers_of_workers_that_were_ended_are_not_waited_for(n: int) -> None:
     pool.close()
 
 
+def test_a_process_may_have_many_files_open() -> None:
+    resource = pytest.importorskip("resource")
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000:
+        pytest.skip("this system allows few")
+    files, pool = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)], Processes(2)
+    try:
+        assert len(found(pool, doubled, 5)) == 5
+    finally:
+        pool.close()
+        for file in files:
+            os.close(file)
+
+
 def test_what_a_worker_warns_of_is_said_here_and_what_fails_there_fails_here() -> None:
     parent = os.getpid()
 

@@ -212,8 +212,10 @@ def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    lines = {worker.line: worker for worker in workers}
-    return [lines[line] for line in select.select(list(lines), [], [])[0]]
+    lines, some = {worker.line.fileno(): worker for worker in workers}, select.poll()  # `select` knows 1024 descriptors
+    for line in lines:
+        some.register(line, select.POLLIN)
+    return [lines[line] for line, _ in some.poll()]
 
 
 def _end(pid: int, workers: list[Worker]) -> None:
