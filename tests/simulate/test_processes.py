@@ -137,6 +137,51 @@ def test_an_answer_that_is_held_is_not_written_over() -> None:
     pool.close()
 
 
+def test_whoever_holds_many_answers_has_them_and_few_descriptors() -> None:
+    pool, before = Processes(2), len(os.listdir("/dev/fd"))
+    held = [answer["found"]["x"] for answer in pool.each(("a",), doubled, state_of(0.0), 300, piece)]
+    assert len(os.listdir("/dev/fd")) - before < 100
+    found(pool, doubled, 20, 7.0)
+    assert [a.tolist() for a in held] == [[2.0 * k] * k for k in range(300)]
+    assert all(a.numel() == 0 or a.data_ptr() % 64 == 0 for a in held)
+    pool.close()
+
+
+def test_a_second_asker_is_answered_while_the_first_still_listens() -> None:
+    pool = Processes(2)
+    first = pool.each(("a",), doubled, state_of(0.0), 30, piece)
+    begun = [next(first)["found"]["x"].tolist() for _ in range(3)]
+    assert [a.tolist() for a in found(pool, doubled, 4, 5.0)] == [[2.0 * k + 5] * k for k in range(4)]
+    found(pool, lambda state, piece: doubled(state, piece), 4, key=("b",))
+    assert begun + [a["found"]["x"].tolist() for a in first] == [[2.0 * k] * k for k in range(30)]
+    pool.close()
+
+
+@pytest.mark.parametrize("n", [4, 40])
+def test_answers_of_workers_that_were_ended_are_not_waited_for(n: int) -> None:
+    pool = Processes(2)
+    answers = pool.each(("a",), doubled, state_of(0.0), n, piece)
+    next(answers)
+    pool.close()
+    with pytest.raises(Lost, match="before they had answered"):
+        list(answers)
+    assert len(found(pool, doubled, 3)) == 3
+    pool.close()
+
+
+def test_a_process_may_have_many_files_open() -> None:
+    resource = pytest.importorskip("resource")
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000:
+        pytest.skip("this system allows few")
+    files, pool = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)], Processes(2)
+    try:
+        assert len(found(pool, doubled, 5)) == 5
+    finally:
+        pool.close()
+        for file in files:
+            os.close(file)
+
+
 def test_what_a_worker_warns_of_is_said_here_and_what_fails_there_fails_here() -> None:
     parent = os.getpid()
 

@@ -200,7 +200,7 @@ class Run:
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
         with nullcontext() if self.folder is None else self.folder.alone():
-            with one_math_thread(self.clients.by_work):
+            with one_math_thread(self.clients.by_work or self.clients.n_workers > 1):
                 try:
                     return self._go()
                 finally:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data import Federation, Split
 from ..errors import require
 from ..learn import Executor
+from ..learn.execute.stackable import check_buffers
 from ..method import Exchange, State
 from ..parts.attack import Attack
 from ..round import Answer, Clients, Part, mixer, receive, visit
@@ -76,6 +77,7 @@ class Simulation(Clients):
 
     def __post_init__(self, first: FirstRound | None) -> None:
         require(0 <= self.held_out < 1, f"held_out is a share of the clients in [0, 1), got {self.held_out}; try 0.2")
+        check_buffers(self.task, self.federation.train.x[:2])
         object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
         begins = {} if first is None or self.attack is None else first.state.centers
         object.__setattr__(self, "begins", {name: rows[:1].clone() for name, rows in begins.items()})

@@ -41,6 +41,8 @@ from .shared_memory import Parcel, Segment, Segments, bytes_of
 
 AHEAD = 2  # pieces that a worker is given beyond the one it works on: it need not wait for this process
 WINDOW = 4  # pieces for every worker that may be done before their turn: bounds what is held
+HELD = 8  # answers of a worker that are read where they lie; whoever holds more has copies of the others
+ASKED = (signal.SIGINT, signal.SIGTERM)  # to end
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: a worker ends with the process that forked it
 
 
@@ -69,12 +71,24 @@ class Processes:
         self._workers: list[Worker] = []
         weakref.finalize(self, _end, self.pid, self._workers)
         self._segments = Segments()
+        self._taken = threading.Lock()  # by whoever is being answered
 
     def each(
         self, key: tuple[object, ...], job: Job, state: State, n: int, piece: Callable[[int], Piece]
     ) -> Iterator[Parcel]:
-        """What a job makes of pieces 0 to n - 1, in their order. `key`: the very objects that the job is made of."""
-        number = self._known(key, job)
+        """What a job makes of pieces 0 to n - 1, in their order. `key`: the very objects that the job is made of.
+
+        Workers answer one asker at a time: for a second one, meanwhile, this process does the job.
+        """
+        if not self._taken.acquire(blocking=False):
+            yield from (job(state, piece(k)) for k in range(n))
+            return
+        try:
+            yield from self._each(self._known(key, job), job, state, n, piece)
+        finally:
+            self._taken.release()
+
+    def _each(self, number: int, job: Job, state: State, n: int, piece: Callable[[int], Piece]) -> Iterator[Parcel]:
         self._publish(state)
         pieces: dict[int, Piece] = {}  # that workers have
         done: dict[int, Parcel] = {}
@@ -82,6 +96,8 @@ class Processes:
         try:
             for want in range(n):
                 while want not in done:
+                    if not self._workers:
+                        raise Lost("the workers were ended before they had answered")
                     while sent < n and sent < want + WINDOW * self.n:
                         worker = min(self._workers, key=lambda w: len(w.asked))
                         if len(worker.asked) >= AHEAD:
@@ -135,6 +151,7 @@ class Worker:
         self._mine = Segments()
         self._theirs: dict[int, Segment] = {}
         self._read: list[int] = []  # its segments that nobody reads any more, to be told
+        self._held = 0  # its segments that somebody reads
 
     def ask(self, number: int, job: int, piece: Piece) -> None:
         """Give it a piece of work."""
@@ -170,7 +187,15 @@ class Worker:
         if message["failed"]:
             self._read.append(there)
             return number, None
-        return number, self._theirs[there].read(message["form"], lambda: self._read.append(there))
+        if self._held == HELD:  # a segment costs descriptors here and there, and a system has few
+            self._read.append(there)
+            return number, self._theirs[there].copy(message["form"])
+        self._held += 1
+        return number, self._theirs[there].read(message["form"], lambda: self._let_go(there))
+
+    def _let_go(self, there: int) -> None:
+        self._held -= 1
+        self._read.append(there)
 
     def _lost(self) -> Lost:
         how = "was ended"
@@ -188,7 +213,7 @@ def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    with selectors.DefaultSelector() as lines:
+    with selectors.DefaultSelector() as lines:  # `select` by itself knows 1024 descriptors
         for worker in workers:
             lines.register(worker.line, selectors.EVENT_READ, worker)
         return [key.data for key, _ in lines.select()]
@@ -212,12 +237,17 @@ def _forked(jobs: list[Job], others: Sequence[Worker]) -> Worker:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other threads, such as a progress bar's, are not missed
         main, parent = threading.current_thread() is threading.main_thread(), os.getpid()
-        pid = os.fork()
+        before, pid = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED), -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid:  # a worker that was interrupted here would go on as the parent does
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if pid:
         theirs.close()
         return Worker(pid, ours)
     try:
-        for asked in (signal.SIGINT, signal.SIGTERM):  # the parent is asked, too, and ends us
+        for asked in ASKED:  # the parent is asked, too, and ends us
             signal.signal(asked, signal.SIG_IGN)
         gc.freeze()  # what the parent holds is not ours to end
         ours.close()
@@ -282,8 +312,9 @@ def _send(line: socket.socket, message: dict[str, Any], descriptor: int | None =
 def _receive(line: socket.socket) -> tuple[dict[str, Any] | None, int | None]:
     """A message and a descriptor that came with it; None: the line is closed."""
     head, descriptors, _, _ = socket.recv_fds(line, 9, 1)
-    while head and len(head) < 9:
-        head += line.recv(9 - len(head))
+    while 0 < len(head) < 9:
+        some = line.recv(9 - len(head))
+        head = head + some if some else b""
     if not head:
         return None, None
     size, _ = struct.unpack("<q?", head)

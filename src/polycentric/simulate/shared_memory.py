@@ -63,8 +63,12 @@ class Segment:
         array = np.frombuffer(self._map, dtype=np.uint8)
         if done is not None:
             weakref.finalize(array, done).atexit = False
-        whole = torch.from_numpy(array)
-        return {part: {n: _seen(whole, *where) for n, where in names.items()} for part, names in form.items()}
+        return _all_seen(torch.from_numpy(array), form)
+
+    def copy(self, form: Form) -> Parcel:
+        """The tensors there, in memory of one's own that lies as the segment's does."""
+        n = max((where[2] + _length(*where) for names in form.values() for where in names.values()), default=0)
+        return _all_seen(torch.frombuffer(self._map, dtype=torch.uint8)[:n].clone(), form)
 
 
 class Segments:
@@ -99,9 +103,19 @@ def _room(rows: Tensor) -> int:
     return -(-n // LINE) * LINE
 
 
+def _all_seen(whole: Tensor, form: Form) -> Parcel:
+    return {part: {n: _seen(whole, *where) for n, where in names.items()} for part, names in form.items()}
+
+
+def _length(kind: str, shape: list[int], first: int, step: int) -> int:
+    """Bytes of a tensor, with what lies between its rows."""
+    dtype: torch.dtype = getattr(torch, kind)
+    return (shape[0] * step if step else math.prod(shape)) * dtype.itemsize
+
+
 def _seen(whole: Tensor, kind: str, shape: list[int], first: int, step: int) -> Tensor:
     dtype: torch.dtype = getattr(torch, kind)
-    n = (shape[0] * step if step else math.prod(shape)) * dtype.itemsize
+    n = _length(kind, shape, first, step)
     if not n:
         return torch.empty(shape, dtype=dtype)
     flat = whole[first : first + n].view(dtype)

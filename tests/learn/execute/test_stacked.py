@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polycentric import Looped, Prox, Simulation, Stacked, Task, Train, fedavg
+from polycentric import Looped, Prox, Simulation, Stacked, Task, Train, UsageError, fedavg
 from polycentric.learn.execute import stacked
 from polycentric.models import CharLSTM, lg_lenet
 from polycentric.round import run_round
@@ -162,3 +162,25 @@ def test_whoever_is_left_over_in_a_block_is_not_stacked(blobs: Make, monkeypatch
     a, b = (run(task, split)(train, rows, cohort)["model"] for run in (Stacked, Looped))
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     assert taken == [(9, 2), (28, 1)], "steps 3 to 12 of two clients, then steps 12 to 40 of one"
+
+
+@pytest.mark.parametrize("how", ["anew", "in place"])
+def test_a_module_that_changes_its_buffers_is_refused(how: str, blobs: Make) -> None:
+    class Counts(nn.Module):
+        def __init__(self, n: int, k: int) -> None:
+            super().__init__()
+            self.head = nn.Linear(n, k)
+            self.register_buffer("seen", torch.zeros(()))
+            self.register_buffer("scale", torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if how == "anew":
+                self.seen = self.seen + 1
+            else:
+                self.seen += 1
+            return self.head(x.flatten(1)) * self.scale / self.seen
+
+    federation = blobs(sizes=(5, 4))
+    model = Counts(federation.train.x[0].numel(), len(federation.classes))
+    with pytest.raises(UsageError, match="Counts changes its buffer 'seen' while it reads examples"):
+        Simulation(federation, Task.of(federation, model))

@@ -103,10 +103,22 @@ class Looks(nn.Module):
         return self.head(x) * float(self.turns)
 
 
-def test_steps_that_cannot_be_recorded_run_stacked_and_that_is_said_once(blobs: Make) -> None:
+class Drawing(nn.Module):
+    """Draws from a generator of its own, which no recorded step can know of."""
+
+    def __init__(self, shape: Any, n: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + torch.rand(6, generator=torch.Generator().manual_seed(3), dtype=x.dtype))
+
+
+@pytest.mark.parametrize("model", [Looks, Drawing])
+def test_steps_that_cannot_be_recorded_run_stacked_and_that_is_said_once(model: Any, blobs: Make) -> None:
     models = []
     for executor in ("traced", "stacked"):
-        prepared = prepare(METHODS["sgd"], blobs(), model=Looks, executor=executor, dtype="float64")
+        prepared = prepare(METHODS["sgd"], blobs(), model=model, executor=executor, dtype="float64")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             for _ in range(2):

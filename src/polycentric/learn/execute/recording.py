@@ -62,6 +62,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def seen(self, value: Any) -> Any:
         """The node of a tensor; anything else as it is."""
+        if isinstance(value, torch.Generator):
+            raise CannotRecord("its step draws from a generator of its own")
         if not isinstance(value, Tensor):
             return value
         if value not in self.nodes:

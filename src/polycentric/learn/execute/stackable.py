@@ -1,11 +1,13 @@
 """What a module can and does, tried on a few examples: executors ask before they begin."""
 
 import warnings
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from ...data import Split
+from ...errors import require
 from ...tasks.task import Batch, Task
 
 
@@ -28,6 +30,26 @@ def runs_stacked(task: Task, split: Split) -> bool:
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
     return True
+
+
+def check_buffers(task: Task, x: Tensor) -> None:
+    """Refuse a module that changes its own buffers while it reads: tried on a few examples, which it forgets again.
+
+    A buffer is one for all clients, so what one learns would depend on who was trained before it, and where.
+    """
+    before = {name: buffer.clone() for name, buffer in task.module.named_buffers()}
+    if not before:
+        return
+    with suppress(Exception), torch.random.fork_rng(devices=[]), torch.no_grad():  # what else is wrong is said later
+        task.outputs({name: row[0] for name, row in task.start().items()}, task.inputs(x.to(task.device)))
+    after = dict(task.module.named_buffers())
+    moved = [name for name, was in before.items() if not torch.equal(was, after.get(name, was[..., None]))]
+    require(
+        not moved,
+        f"the model {type(task.module).__name__} changes its buffer '{''.join(moved[:1])}' while it reads examples: "
+        "all clients share buffers, so that what one learns would depend on the others; make it a parameter, or leave "
+        "it as it is in forward",
+    )
 
 
 def draws(task: Task, x: Tensor) -> bool:
