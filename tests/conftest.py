@@ -99,6 +99,15 @@ def quadratics_of(sizes: Sequence[int] = (9, 14, 20, 11), dimension: int = 4, se
     return federation_of([part(n) for n in sizes])
 
 
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """What a test does to the number of math threads ends with it: who has used several cannot be forked."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_waits_for_the_disk() -> Iterator[None]:
     """Files are synced, which is asked for as ever, but no test cuts the power: none has to wait for it."""

@@ -145,6 +145,7 @@ def test_a_killed_process_leaves_the_last_checkpoint_good(blobs: Any, tmp_path: 
     """A process that ends in the middle of a round, with rows half written, and takes its finalizers with it."""
     whole = begun(PRIVATE, blobs(), None, "memory").go()
     if (child := os.fork()) == 0:
+        torch.set_num_threads(1)  # others of its parent's are not there
         run = begun(PRIVATE, blobs(), tmp_path / "run", "disk")
         taken = Draft.write
 
