@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
+import polycentric as pc
 from polycentric import fedavg
-from polycentric.runs.start import prepare
+from polycentric.runs.start import prepare, prepared
 from polycentric.simulate import share_out
 from polycentric.simulate.share_out import blocks_by_work, cores, is_enough, one_math_thread, parts_of
 from polycentric.stacks.cohort import Cohort
@@ -59,6 +62,18 @@ def test_work_is_counted_and_grows_with_what_is_asked_for(blobs: Make) -> None:
     assert shared(1, block="work").by_work
     first = [block.index.tolist() for block in shared(10**6, workers=1).blocks(long.everyone(0))]
     assert first == [block.index.tolist() for block in shared(10**6, workers=3).blocks(long.everyone(0))]
+
+
+def test_a_folder_that_does_not_say_how_blocks_are_cut_has_those_that_fit(tmp_path: Path) -> None:
+    """As folders of earlier versions, and those of runs that were short and are to be long."""
+    how: dict[str, Any] = {"rounds": 1, "device": "cpu", "set": {"epochs": 20}}
+    run = pc.run("fedavg", "digits", clients=4, out=tmp_path / "run", **how)
+    assert run.clients.block is None and json.loads((tmp_path / "run/config.json").read_text())["block"] is None
+    assert pc.open(tmp_path / "run").clients.block is None
+    longer = pc.resume(tmp_path / "run", rounds=2)
+    assert longer.clients.block is None and not longer.clients.by_work
+    settings = longer.settings.changed(rounds=10**7)
+    assert prepared(settings).clients.by_work and not prepared(settings, begun=True).clients.by_work
 
 
 def test_auto_has_a_worker_for_each_core_that_torch_may_use(monkeypatch: pytest.MonkeyPatch, blobs: Make) -> None:

@@ -180,7 +180,7 @@ def open(
         given = {"federation": told} | given
     unused = ("observers", "nodes", "sealed")  # nothing is measured, nobody asked
     handed = _handed_over(there, [name for name in needs if name not in unused], Given(**given))
-    made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs)
+    made = prepared(settings if device is None else settings.changed(device=device), handed, needs=needs, begun=True)
     checkpoint = there.load_last(made.clients.task.device, check_the_same(made, there), _fits(made))
     made.state, made.tally, made.folder = checkpoint.state, checkpoint.tally, there
     made.history = list(checkpoint.history)
@@ -340,9 +340,18 @@ def load_data(settings: Settings) -> Federation:
 
 
 def prepared(
-    settings: Settings, given: Given = NOTHING, ranks: Ranks = ALONE, needs: Sequence[str] = (), beside: int = 1
+    settings: Settings,
+    given: Given = NOTHING,
+    ranks: Ranks = ALONE,
+    needs: Sequence[str] = (),
+    beside: int = 1,
+    begun: bool = False,
 ) -> Run:
-    """The run that settings describe, before its first round; `beside`: runs that share the device with it."""
+    """The run that settings describe, before its first round.
+
+    `beside`: runs that share the device with it. `begun`: the settings are those of a folder, which says how blocks are
+    cut; where it says nothing, as many clients as fit make a block, however long the run is to be.
+    """
     # Before the data are read: a mistake costs nothing.
     unsaid = set(needs) - {"method", "federation", "observers"} if settings.alone else set()
     require(not unsaid, f"alone=True needs {', '.join(sorted(unsaid))} by name (module:attribute): drop one of them")
@@ -380,6 +389,7 @@ def prepared(
     same = ("seed", "executor", "block", "held_out", "held_out_seed", "workers")
     asked = {name: getattr(settings, name) for name in same}
     asked["workers"] = None if settings.workers == "auto" else settings.workers
+    asked["block"] = "fits" if begun and settings.block is None else settings.block
     ahead = FirstRound(method.at(0), first, settings.rounds, beside)
     clients = Simulation(federation, task, **asked, attack=attack, ranks=ranks, first=ahead)
     refuse_idle(settings, federation, clients)
@@ -475,7 +485,7 @@ def resumed(
         settings = Settings.of(values)
         if ranks.size > 1:  # every rank takes its own
             settings = settings.changed(device=settings.device.partition(":")[0])
-        made = prepared(settings, given, ranks, needs)
+        made = prepared(settings, given, ranks, needs, begun=True)
         if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
     problems = continued(made, folder)

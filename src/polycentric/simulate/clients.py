@@ -48,7 +48,8 @@ class Simulation(Clients):
         task: what is learned.
         seed: of all draws.
         executor: "looped", "stacked", "traced", or "auto" to choose by model and device (see `auto`).
-        block: clients learned at once; "work": as many as have a share of a round's work; None: by rule.
+        block: clients learned at once; "work": as many as have a share of a round's work, "fits": as many as
+            fit the cache; None: one of these, by rule.
         held_out: share of the clients that never train, drawn by the seed; they are scored all the same.
         held_out_seed: draws them by another seed, so that runs of several seeds hold out the same clients.
         attack: what a share of the clients does to the others; None: all are honest.
@@ -64,7 +65,7 @@ class Simulation(Clients):
     task: Task
     seed: int = 0
     executor: ExecutorName = "auto"
-    block: int | Literal["work"] | None = None
+    block: int | Literal["work", "fits"] | None = None
     held_out: float = 0.0
     held_out_seed: int | None = None
     attack: Attack | None = None
@@ -81,7 +82,8 @@ class Simulation(Clients):
         object.__setattr__(self, "executor", auto_executor.executor_for(self, first))
         begins = {} if first is None or self.attack is None else first.state.centers
         object.__setattr__(self, "begins", {name: rows[:1].clone() for name, rows in begins.items()})
-        seconds = 0.0 if first is None or isinstance(self.block, int) else seconds_of(self, first)
+        counts = first is not None and self.block in (None, "work")
+        seconds = seconds_of(self, first) if first is not None and counts else 0.0
         enough = self.block is None and first is not None and is_enough(seconds, first.rounds)
         if enough or self.block == "work":
             object.__setattr__(self, "parts_of_round", PARTS if first is None else parts_of(seconds))
@@ -89,8 +91,9 @@ class Simulation(Clients):
             object.__setattr__(self, "workers", workers_for(self, first))
         check_workers(self.n_workers, self.task, self.federation.train.x[:2])
         object.__setattr__(self, "run", EXECUTORS[self.executor](self.task, self._train))
-        if self.block is None and first is not None:
-            object.__setattr__(self, "block", "work" if enough else auto_executor.shared_block(self, first))
+        if self.block in (None, "fits"):
+            fits = None if first is None else auto_executor.shared_block(self, first)
+            object.__setattr__(self, "block", "work" if enough else fits)
 
     @cached_property
     def _train(self) -> Split:
