@@ -16,27 +16,10 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
-from torch.nn.functional import cross_entropy
+from pfl_net import Net
 from turns import Turns, Work, take_part
 
 MANY = 10**6
-
-
-class Net(torch.nn.Module):
-    """The module with the two functions that pfl asks for."""
-
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Any) -> Any:
-        return self.inner(x)
-
-    def loss(self, x: Any, y: Any, is_eval: bool = False) -> Any:
-        return cross_entropy(self.inner(x), y)
-
-    def metrics(self, x: Any, y: Any) -> dict[str, Any]:
-        return {}
 
 
 class Gate(TrainingProcessCallback):

@@ -285,7 +285,7 @@ def _work(line: socket.socket, jobs: list[Job]) -> None:
             warnings.simplefilter("always")
             try:
                 answer, failed = job(state, piece), False
-            except Exception:
+            except Exception:  # not lost: the parent does this piece itself, and fails as one process would
                 answer, failed = {}, True
         known = set(out.known)
         at, segment, new = out.take(bytes_of(answer))

@@ -74,7 +74,7 @@ def forward(clients: Simulation) -> float:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counted:
             task.predict(row, task.inputs(x))
-    except Exception:
+    except Exception:  # it is only counted here; what is wrong with a model is said where it is first used
         return 2.0 * task.width
     return max(float(counted.get_total_flops()), 2.0 * task.width)
 
