@@ -170,6 +170,12 @@ def test_a_run_loads_no_library_that_only_some_methods_and_figures_need() -> Non
     assert {"scipy", "networkx", "matplotlib", "plotly", "sklearn"} & set(done.stdout.split()) == set()
 
 
+def test_a_run_from_start_to_end_loads_neither_a_compiler_nor_scikit_learn() -> None:
+    code = "import sys, polycentric as pc; pc.run('fedavg', 'digits', rounds=1); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"torch._dynamo", "torch._inductor", "sympy", "sklearn"} & set(done.stdout.split()) == set()
+
+
 def test_a_module_that_is_long_says_why() -> None:
     long = [path for path in SOURCES if "reproduce" not in path.parts and len(path.read_text().splitlines()) > 450]
     assert [_name(path) for path in long if "long" not in (ast.get_docstring(_tree(path)) or "")] == []

@@ -9,19 +9,23 @@ install("some/folder", "mine")      from then on found as "mine"
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..errors import UsageError, require, unknown
 from ..language import entries, part_of, register
+from ..language.files import opened
 from ..language.own_code import is_own, own_function
 from .boxes_coco import coco, head_of, json_files, looks_like_coco
 from .boxes_json import street_json
@@ -52,12 +56,24 @@ class Found(NamedTuple):
 
 def digits() -> Pool:
     """Scikit-learn's digits: 1,797 handwritten digits of 8 x 8 pixels, nothing to download."""
-    from sklearn.datasets import load_digits
+    rows = _digit_rows()
+    images = np.round(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    x, y = torch.from_numpy(images), torch.from_numpy(rows[:, -1].astype(np.int64))
+    return Pool("digits", x, y, classes=tuple("0123456789"))
+
+
+def _digit_rows() -> npt.NDArray[np.float64]:
+    """Pixels from 0 to 16, and the digit, of every image; read without scikit-learn, which takes longer to import."""
+    found = find_spec("sklearn")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            with opened(path) as file, gzip.open(file, "rt") as lines:
+                return np.loadtxt(lines, delimiter=",")
+    from sklearn.datasets import load_digits  # of a version that has its file elsewhere
 
     raw = load_digits()
-    images = np.round(raw.images * (255 / 16)).astype(np.uint8)
-    x, y = torch.from_numpy(images[:, None]), torch.from_numpy(raw.target.astype(np.int64))
-    return Pool("digits", x, y, classes=tuple("0123456789"))
+    return np.column_stack([raw.data, raw.target])
 
 
 def find(name: str) -> Pool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call
 
+from ..learn.gradient import grad
 from ..stacks.draw import uniform
 
 STEPS = 5

@@ -16,6 +16,7 @@ from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
 from .batches import Plan
+from .gradient import grad, vmap
 
 LossOfOne = Callable[[Tensor, Tensor, Tensor], Tensor]  # of a model, and one example's x and y
 Objective = Callable[[Stacks], Tensor]  # of params; reads them through the task, or by their names
@@ -41,7 +42,7 @@ Descent = Callable[[Objective, Stacks, Stacks, Tensor, UpdateSpec], Stacks]
 
 def gradients_at_once(loss: LossOfOne, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the loss of every example, (batch, width), batched; modules that draw do so for each example."""
-    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")
+    each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
     found: Tensor = each(model, x, y)
     return found
 

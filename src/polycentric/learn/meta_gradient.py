@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from ..errors import LARGEST_FLOAT, require
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks
 from ..tasks.task import Batch, Task
 from .batches import MOST_STEPS, Plan, plan_of
+from .gradient import grad
 from .learner import Client, Learner
 from .train import Train
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..language.files import read_text
+from ..learn.execute.recording import operations
 from ..learn.learner import BLOCK_BYTES
 from ..stacks.cohort import Cohort
 from . import processes
@@ -67,16 +68,13 @@ def is_enough(seconds: float, rounds: int) -> bool:
 
 def forward(clients: Simulation) -> float:
     """Operations of a forward pass on one example; of a model that torch cannot count, as many as it has parameters."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     task, x = clients.task, clients.federation.train.x[:1]
     row = {name: rows[0] for name, rows in task.start().items()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counted:
-            task.predict(row, task.inputs(x))
+        counted = operations(lambda: task.predict(row, task.inputs(x)))
     except Exception:  # it is only counted here; what is wrong with a model is said where it is first used
-        return 2.0 * task.width
-    return max(float(counted.get_total_flops()), 2.0 * task.width)
+        counted = 0.0
+    return max(counted, 2.0 * task.width)
 
 
 def cores(beside: int = 1, ranks: int = 1) -> int:

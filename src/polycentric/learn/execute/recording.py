@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 aten: Any = torch.ops.aten
@@ -26,7 +27,37 @@ class CannotRecord(Exception):
     """A step that asks for a number and goes on in Python by what it is: it would go on by that for ever."""
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator that reaches the processor."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: else torch loads its compiler to ask it to stay away (`learn.gradient`)."""
+        return False
+
+
+class Counting(Watching):  # type: ignore[no-untyped-call]
+    """Adds up what operators compute, as far as torch has a formula for it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """One operator; of several in one, each."""
+        kwargs = kwargs or {}
+        with self:
+            found = func.decompose(*args, **kwargs)
+        if found is NotImplemented:
+            found = func(*args, **kwargs)
+            formula = flop_registry.get(func._overloadpacket)
+            self.operations += formula(*args, **kwargs, out_val=found) if formula else 0
+        return found
+
+
+class Recording(Watching):  # type: ignore[no-untyped-call]
     """Notes operators in a graph; `node.meta["val"]` is what one gave, without its numbers."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
@@ -76,6 +107,13 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _memory(value: Tensor) -> StorageWeakRef:
     return StorageWeakRef(value.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def operations(function: Callable[[], object]) -> float:
+    """How many numbers a function adds or multiplies; nothing of what it draws is missed."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), Counting() as counting:
+        function()
+    return float(counting.operations)
 
 
 def recorded(

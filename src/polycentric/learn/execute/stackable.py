@@ -9,6 +9,7 @@ from torch import Tensor
 from ...data import Split
 from ...errors import require
 from ...tasks.task import Batch, Task
+from ..gradient import grad, vmap
 
 
 def runs_stacked(task: Task, split: Split) -> bool:
@@ -24,9 +25,9 @@ def runs_stacked(task: Task, split: Split) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for loss in (task.mean_loss, task.quiet_loss):
-                torch.func.vmap(torch.func.grad(loss), (0, batch.axes), randomness="different")(rows, batch)
+                vmap(grad(loss), (0, batch.axes), randomness="different")(rows, batch)
             with torch.no_grad():
-                torch.func.vmap(task.predict, randomness="different")(rows, x)
+                vmap(task.predict, randomness="different")(rows, x)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
     return True

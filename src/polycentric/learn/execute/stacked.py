@@ -14,7 +14,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from ...data import Split
 from ...stacks.cohort import Cohort
@@ -24,6 +23,7 @@ from ...tasks.task import Batch, Task
 from ..batches import BatchSchedule, batch_at
 from ..gpu.in_place import descend
 from ..gpu.overrides import use_gpu_kernels
+from ..gradient import grad, vmap
 from ..learner import Client, Executor, Learner
 from . import looped
 from .captured import Captured

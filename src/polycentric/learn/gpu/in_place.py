@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.func import grad
 
 from ...parts.optimizer import SGD, Momentum
 from ...stacks.stack import Stacks
 from ...tasks.task import Task, parameter_key
+from ..gradient import grad
 from ..learner import Objective, UpdateSpec, moments_of
 from .launch import able, has_triton, in_front, on, power
 

@@ -29,7 +29,7 @@ federation, with sigma 3 and 1).
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits as bce, cross_entropy, grid_sample, leaky_relu
+from torch.nn.functional import binary_cross_entropy_with_logits as bce, grid_sample, leaky_relu
 
 from .anchors import anchors, cells
 from .boxes import decode, encode, iou, nms, taken
@@ -210,7 +210,7 @@ class FasterRCNN(nn.Module):
         positive, negative = (there > 0) & (highest >= OBJECT), (there > 0) & (highest < OBJECT)
         own = taken(targets, which)
         kind = torch.where(positive, own[..., 0], float(self.n_classes)).long()
-        wrong = cross_entropy(logits.movedim(-1, 1), kind, reduction="none")
+        wrong = -logits.log_softmax(-1).gather(-1, kind[..., None]).squeeze(-1)
         aim = encode(own[..., 1:], proposals) / self.scales
         found = wrong + smooth_l1(offsets - aim, 1.0)
         return as_if_drawn(found, positive, wrong, negative, self.drawn[1], 1 / 4)
