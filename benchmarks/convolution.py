@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from polycentric.learn.execute.captured import RUNS, Graphs
+from polycentric.learn.execute.captured import Graphs
 from polycentric.learn.execute.stacked import launch
 from polycentric.learn.gpu import convolve, overrides as instead
 from polycentric.learn.gpu.convolve import ConvShape, Tile
@@ -171,14 +171,11 @@ def whole_in_fp32() -> None:
 
 def stretch(graph: Graphs, clients: int, steps: int) -> float:
     """Milliseconds of so many captured steps."""
-    order = []
-    while steps:
-        order.append(next(n for n in RUNS if n <= steps))
-        steps -= order[-1]
 
     def once() -> None:
-        for n in order:
-            graph.replays[clients][n]()
+        graph.at.zero_()
+        for _ in range(steps):
+            graph.replays[clients]()
 
     return fastest(once)
 

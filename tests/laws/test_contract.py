@@ -444,7 +444,6 @@ def test_steps_as_on_a_gpu_equal_looped(name: str, blobs: Make, monkeypatch: pyt
     monkeypatch.setitem(
         EXECUTORS, "stacked", lambda task, split: Stacked(task, split, captured.Captured(), in_place=True)
     )
-    monkeypatch.setattr(captured, "settled", lambda function: function())
     monkeypatch.setattr(captured, "recorded", lambda function, pool: function)
     assert_close(after(build(name), blobs(), executor="stacked"), looped)
 

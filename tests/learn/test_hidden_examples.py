@@ -51,7 +51,6 @@ every_executor = pytest.mark.parametrize("executor", [Looped, Stacked, on_a_gpu]
 
 @pytest.fixture(autouse=True)
 def graphs_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "settled", lambda function: function())
     monkeypatch.setattr(captured, "recorded", lambda function, pool: function)
 
 

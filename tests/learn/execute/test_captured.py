@@ -15,7 +15,7 @@ import torch
 from polycentric import Federation, Prox, Stacked, Task, Train
 from polycentric.learn.batches import Plan
 from polycentric.learn.execute import captured as module
-from polycentric.learn.execute.captured import RUNS, Captured, Graphs, bucket_size
+from polycentric.learn.execute.captured import TOGETHER, Captured, Graphs, bucket_size
 from polycentric.learn.execute.stacked import launch
 from polycentric.models import mlp
 from polycentric.stacks.cohort import Cohort
@@ -49,11 +49,10 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
 
     def recorded(function: Any, pool: object) -> Callable[[], object]:
-        steps = function.args[0]  # of Graphs._steps
-        done.append(f"record {steps}")
-        return lambda: done.append(f"replay {steps}") or function()
+        bucket = function.args[0]  # of Graphs._step
+        done.append(f"record {bucket}")
+        return lambda: done.append(f"replay {bucket}") or function()
 
-    monkeypatch.setattr(module, "settled", lambda function: function())
     monkeypatch.setattr(module, "recorded", recorded)
     return done
 
@@ -74,16 +73,15 @@ def test_captured_is_launched(changes: dict[str, Any], in_place: bool, blobs: Ma
     assert any(word.startswith("replay") for word in replays)
 
 
-def test_a_stretch_takes_few_replays_and_graphs_are_recorded_once(blobs: Make, replays: list[str]) -> None:
+def test_the_first_step_of_a_bucket_is_launched_and_the_second_recorded(blobs: Make, replays: list[str]) -> None:
     captured, _, train, rows, cohort = on("cpu", blobs)
-    captured(train, rows, cohort)  # steps 25, 10, 10, 2: stretches of 2, 8 and 15
+    captured(train, rows, cohort)  # steps 25, 10, 10, 2: stretches of 2 by four clients, 8 by three and 15 by one
     assert replays == [
-        *("record 8", "replay 8"),  # three clients; the first two steps, of four, were launched
-        *("record 8", "replay 8", "record 2", "replay 2", "replay 2", "replay 2", "record 1", "replay 1"),
+        f"{what} {bucket}" for bucket, n in ((4, 2), (3, 8), (1, 15)) for what in ("record", *["replay"] * (n - 1))
     ]
     replays.clear()
     captured(train, rows, cohort)
-    assert replays == ["replay 8", "replay 8", "replay 2", "replay 2", "replay 2", "replay 1"]
+    assert replays == ["replay 4"] * 2 + ["replay 3"] * 8 + ["replay 1"] * 15
 
 
 def test_an_executor_takes_its_graphs_with_it(blobs: Make, replays: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +102,12 @@ def test_an_executor_takes_its_graphs_with_it(blobs: Make, replays: list[str], m
         gc.enable()
 
 
-def test_a_short_stretch_that_comes_often_is_captured(blobs: Make, replays: list[str]) -> None:
-    captured, launched, train, rows, cohort = on("cpu", blobs, steps=3)
-    for _ in range(module.OFTEN // 3):
-        captured(train, rows, cohort)
+def test_a_step_that_comes_once_is_not_recorded(blobs: Make, replays: list[str]) -> None:
+    captured, launched, train, rows, cohort = on("cpu", blobs, steps=1)
+    captured(train, rows, cohort)
     assert not replays
     a, b = captured(train, rows, cohort), launched(train, rows, cohort)
-    assert replays == ["record 2", "replay 2", "record 1", "replay 1"]
+    assert replays == ["record 4", "replay 4"]
     assert all(torch.equal(a[name], b[name]) for name in b)
 
 
@@ -176,11 +173,7 @@ def test_who_takes_no_step_is_not_moved(blobs: Make, replays: list[str]) -> None
     assert not torch.equal(a["model"], rows["model"])
 
 
-def test_any_number_of_steps_can_be_taken() -> None:
-    assert RUNS[-1] == 1 and list(RUNS) == sorted(RUNS, reverse=True)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 10, 27])
+@pytest.mark.parametrize("n", [1, 2, 3, 27, TOGETHER, TOGETHER + 1, 2 * TOGETHER + 5])
 def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> None:
     def step(carry: Stacks, rows: Stacks, index: torch.Tensor, weight: torch.Tensor) -> Stacks:
         return {"sum": 3 * carry["sum"] + index.sum(-1) * weight.sum(-1) + rows["row"]}
@@ -204,16 +197,24 @@ def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> N
     assert not carry["sum"].any()
 
 
+def test_what_a_step_leaves_in_the_place_of_another_is_not_overwritten_before_it_is_read(replays: list[str]) -> None:
+    def swap(carry: Stacks, rows: Stacks, index: torch.Tensor, weight: torch.Tensor) -> Stacks:
+        return {"a": carry["b"], "b": carry["a"]}
+
+    carry, none = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0])}, torch.zeros(5, 2, 1)
+    graph = Graphs(carry, {}, none[0].long(), none[0], None)
+    graph.take(swap, none.long(), none)  # an odd number of times
+    assert graph.leave(0, 2)["a"].tolist() == [3, 4] and graph.leave(0, 2)["b"].tolist() == [1, 2]
+
+
 def test_on_a_gpu_captured_is_launched(blobs: Make) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     captured, launched, train, rows, cohort = on("cuda", blobs, momentum=0.9, terms=(Prox(0.5),))
-    never = Stacked(captured.task, captured.split, few=0)
+    expected, first = launched(train, rows, cohort), captured(train, rows, cohort)  # the first steps are launched
     for _ in range(3):
-        a = captured(train, rows, cohort)
-        with mock.patch.multiple(module, LONG=1 << 60, OFTEN=1 << 60):
-            b = never(train, rows, cohort)
-        assert all(torch.equal(a[name], b[name]) for name in b)
-        torch.testing.assert_close(a, launched(train, rows, cohort))
-    (graphs,), (none,) = graphs_of(captured), graphs_of(never)
-    assert {wide: sorted(runs) for wide, runs in graphs.replays.items()} == {3: [8], 1: [1, 2, 8]} and not none.replays
+        found = captured(train, rows, cohort)
+        assert all(torch.equal(found[name], first[name]) for name in first)
+    torch.testing.assert_close(found, expected)
+    (graphs,) = graphs_of(captured)
+    assert {bucket for bucket, replay in graphs.replays.items() if replay is not None} == {4, 3, 1}

@@ -1,16 +1,17 @@
 """Steps of a block as CUDA graphs.
 
-On a GPU launching a step's many small kernels costs more than running them, so steps of a shape that comes often are
-captured once, several in a row, and replayed. For that there must be few shapes: the clients' rows stand in fixed
-places, and a graph works on the first 1, 2, 3, 4, 6, 8, 12, 16, 24, ... of them, a *bucket* (`bucket_size`). What is
-carried by those who leave is copied; their places may be worked on to no effect. A captured step and a launched one
-give the same bits, so it does not matter when a capture is made.
+On a GPU launching a step's many small kernels costs more than running them, so a step of a shape that comes again is
+captured, and from then on replayed. For that there must be few shapes: the clients' rows stand in fixed places, and a
+graph works on the first 1, 2, 3, 4, 6, 8, 12, 16, 24, ... of them, a *bucket* (`bucket_size`). What is carried by those
+who leave is copied; their places may be worked on to no effect. A graph is one step, which finds its batch by a count
+that it moves on itself: so there is one graph for every bucket, whatever the number of steps, and the first step of a
+bucket, which is launched, is all that a capture waits for. A captured step and a launched one give the same bits, so it
+does not matter when a capture is made.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,9 +23,7 @@ from ...stacks.stack import Stacks
 from .scan import Steps, clients_in, copied, first_of, joined, stretches
 
 OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # a step, with the batch by index and weight
-LONG = 4  # steps in a row that make a capture worth its cost, which is that of a few launched ones
-RUNS = (8, 2, 1)  # steps in one graph: between them nothing is copied
-OFTEN = 8  # steps of one shape, in all, that do
+TOGETHER = 64  # steps whose batches are put in their places at once
 COPIES = 4 << 30  # bytes of fixed places beside the newest; graphs share their working memory: one works at a time
 
 
@@ -81,9 +80,9 @@ class Graphs:
         self.carry = copied(carry)
         self.rows = {name: value.clone(memory_format=torch.contiguous_format) for name, value in rows.items()}
         self.room, self.bytes = len(index), sum(value.nbytes for value in (carry | rows).values())
-        self.index, self.weight = (t.expand(RUNS[0], *t.shape).clone() for t in (index, weight))
-        self.seen: Counter[int] = Counter()  # steps so far, by bucket
-        self.replays: dict[int, dict[int, Callable[[], object]]] = {}  # by bucket, and by how many steps are taken
+        self.index, self.weight = (t.expand(TOGETHER, *t.shape).clone() for t in (index, weight))
+        self.at = torch.zeros(1, dtype=torch.int64, device=index.device)  # the next of these batches
+        self.replays: dict[int, Callable[[], object] | None] = {}  # by bucket; None: launched once, not captured yet
 
     def enter(self, carry: Stacks, rows: Stacks) -> None:
         """Clients take their places."""
@@ -96,43 +95,45 @@ class Graphs:
         return {name: value[first:last].clone() for name, value in self.carry.items()}
 
     def take(self, step: OnBatch, index: Tensor, weight: Tensor) -> None:
-        """The steps of (steps, bucket, ...) batches by the first clients, in as few replays as can be."""
+        """The steps of (steps, bucket, ...) batches by the first clients."""
         n, bucket = index.shape[:2]
-        self.seen[bucket] += n
-        captured = bucket in self.replays or n >= LONG or self.seen[bucket] >= OFTEN
-        first = 0
-        while first < n:
-            run = next(length for length in RUNS if length <= n - first)
-            self.index[:run, :bucket].copy_(index[first : first + run])
-            self.weight[:run, :bucket].copy_(weight[first : first + run])
-            self._replay(step, run, bucket) if captured else self._steps(run, bucket, step)
-            first += run
+        for first in range(0, n, TOGETHER):
+            some = slice(first, min(first + TOGETHER, n))
+            self.index[: some.stop - first, :bucket].copy_(index[some])
+            self.weight[: some.stop - first, :bucket].copy_(weight[some])
+            self.at.zero_()
+            for _ in range(first, some.stop):
+                self._next(step, bucket)
 
-    def _replay(self, step: OnBatch, run: int, bucket: int) -> None:
+    def _next(self, step: OnBatch, bucket: int) -> None:
+        """The next step: launched the first time, when libraries set themselves up, and replayed from then on."""
+        one = partial(self._step, bucket, step)
         if bucket not in self.replays:
-            mine, rows = copied(first_of(bucket, self.carry)), first_of(bucket, self.rows)
-            settled(partial(step, mine, rows, self.index[0, :bucket], self.weight[0, :bucket]))
-        replays = self.replays.setdefault(bucket, {})
-        if run not in replays:
-            replays[run] = recorded(partial(self._steps, run, bucket, step), self.pool)
-        replays[run]()
+            self.replays[bucket] = None
+            return one()
+        replay = self.replays[bucket]
+        if replay is None:
+            replay = self.replays[bucket] = recorded(one, self.pool)
+        replay()
 
-    def _steps(self, run: int, bucket: int, step: OnBatch) -> None:
-        now, rows = first_of(bucket, self.carry), first_of(bucket, self.rows)
-        for s in range(run):
-            now = step(now, rows, self.index[s, :bucket], self.weight[s, :bucket])
-        for name, value in now.items():
-            self.carry[name][:bucket].copy_(value)
+    def _step(self, bucket: int, step: OnBatch) -> None:
+        carry, rows = first_of(bucket, self.carry), first_of(bucket, self.rows)
+        index, weight = (batches.index_select(0, self.at)[0, :bucket] for batches in (self.index, self.weight))
+        places = {place.untyped_storage().data_ptr() for place in self.carry.values()}
+        moved = {}
+        for name, value in step(carry, rows, index, weight).items():
+            if not _same(
+                value, carry[name]
+            ):  # what stands in another's place is taken from there before that is written
+                moved[name] = value.clone() if value.untyped_storage().data_ptr() in places else value
+        for name, value in moved.items():
+            carry[name].copy_(value)
+        self.at.add_(1)
 
 
-def settled(function: Callable[[], object]) -> None:
-    """Calls a function aside: libraries set themselves up before anything is captured."""
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(2):
-            function()
-    torch.cuda.current_stream().wait_stream(aside)
+def _same(value: Tensor, place: Tensor) -> bool:
+    """Whether a value stands in its place already."""
+    return value.data_ptr() == place.data_ptr() and value.stride() == place.stride()
 
 
 def recorded(function: Callable[[], object], pool: Any) -> Callable[[], object]:
