@@ -19,7 +19,8 @@ from polycentric.round import receive
 from polycentric.runs.choose_k import sampled
 from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
-from polycentric.topology import Choice, Clusters, Seeding, Splitting, inner_products, squared_distances
+from polycentric.stacks.all_rows import inner_products, squared_distances
+from polycentric.topology import Choice, Clusters, Seeding, Splitting
 from polycentric.topology.clusters.assignment import agreement
 from support import everyone
 

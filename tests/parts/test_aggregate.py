@@ -6,7 +6,8 @@ from hypothesis import assume, given, settings, strategies as st
 from torch.testing import assert_close
 
 from polycentric.errors import UsageError
-from polycentric.parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean, all_squares
+from polycentric.parts.aggregate import GeometricMedian, Krum, Mean, Median, TrimmedMean
+from polycentric.stacks.all_rows import squares_between
 from polycentric.stacks.mixing import Mixing
 from support import random
 
@@ -297,7 +298,8 @@ def test_wide_rows_are_decided_coordinate_by_coordinate(rule, seed):
 
 def test_distances_between_rows_that_are_far_from_zero_do_not_cancel():
     rows = random(0, 30, 4)  # so many that their distances come from products
-    close(all_squares(rows + 1e7), torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square(), 1e-6)
+    plain = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    close(squares_between(rows + 1e7), plain, 1e-6)
 
 
 @pytest.mark.parametrize("rule", [Krum(0.2), Krum(0.2, keep=2), GeometricMedian()], ids=str)

@@ -19,7 +19,8 @@ from polycentric.report import clusters as see
 from polycentric.runs.folder import Folder
 from polycentric.runs.loop import Run
 from polycentric.runs.start import open as open_run
-from polycentric.topology.clusters.assignment import inner_products, shared_information
+from polycentric.stacks.all_rows import inner_products
+from polycentric.topology.clusters.assignment import shared_information
 from support import Make
 
 

@@ -24,7 +24,9 @@ from polycentric.round import run_round
 from polycentric.runs.folder import Folder
 from polycentric.runs.start import prepare
 from polycentric.simulate.processes import Piece, Processes, available
+from polycentric.simulate.share_out import one_math_thread
 from polycentric.simulate.shared_memory import Segment, Segments, bytes_of
+from polycentric.stacks import all_rows
 from polycentric.stacks.stack import apart
 from support import Make
 
@@ -50,6 +52,19 @@ METHODS = {
     "neighbours": lambda: dpsgd(lr=0.05, batch=5),
     "a rule that sees rows": lambda: fedavg(lr=0.05, batch=5, aggregate=Krum()),
 }
+
+
+def test_threads_that_have_mixed_leave_nothing_that_a_copied_process_waits_for(
+    blobs: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_rows, "LEAST", 64)
+    monkeypatch.setitem(all_rows.MOST, "cpu", 64)
+    federation, found = blobs(sizes=SIZES), []
+    for n in (1, 3):
+        with one_math_thread(True, n):  # one exchange after another: workers are copied anew while threads come and go
+            found.append(after(fesem(k=2, lr=0.05, batch=5, warm_up=1), federation, workers=n, executor="stacked"))
+            found[-1] |= {"graph": after(dpsgd(lr=0.05, batch=5), federation, workers=n)["model"]}
+    assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -129,7 +129,7 @@ def test_streamed_over_blocks_equals_at_once(mixing, block):
     out = torch.zeros(mixing.shape[0], 3, dtype=torch.float64)
     for first in range(0, mixing.shape[1], block):
         piece = slice(first, first + block)
-        Mixing.dense(matrix[:, piece], mixing.rest).add_product(rows[piece], out)
+        out += Mixing.dense(matrix[:, piece], mixing.rest).product(rows[piece])
     close(out, mixing.product(rows))
 
 

@@ -13,7 +13,6 @@ done to the rows before a rule sees them is a rule around a rule (`parts.before_
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -23,10 +22,9 @@ from torch import Tensor
 from ..errors import require, within
 from ..language import NoWords, register, spell
 from ..stacks import Cohort, Heard, Mixing
+from ..stacks.all_rows import by_columns, in_order, inner_products, middle, put, squares_between
 from ..stacks.mixing import Rest
 from ..stacks.stack import to_device_of
-
-COLUMNS = 1 << 16  # coordinates sorted at once: bounds the memory of coordinate-wise rules
 
 
 @dataclass(eq=False)
@@ -37,7 +35,7 @@ class Sum:
     weight: Tensor  # (centers,) float64; of a block (heard,)
     rest: Rest = "none"  # of all blocks: what becomes of missing weight in the end
     at: Tensor | None = None  # (heard,) the centers that hear a block; None: all
-    empty: bool = False  # whether nothing was added yet
+    heard: Tensor | None = None  # (centers,) bool, of all blocks: to whom something was added
 
 
 @dataclass(eq=False)
@@ -104,8 +102,9 @@ class Mean:
     def start(self, up: Mixing, own: Tensor) -> Sum:
         """Zero, for every center."""
         # As many rows as `up` has receivers: one center may be about to become several.
-        zeros = torch.zeros(up.shape[0], own.shape[1], dtype=torch.float64, device=own.device)
-        return Sum(zeros, torch.zeros(up.shape[0], dtype=torch.float64), up.rest, empty=True)
+        n = up.shape[0]
+        zeros = torch.zeros(1, 1, dtype=torch.float64, device=own.device).expand(n, own.shape[1])
+        return Sum(zeros, torch.zeros(n).double(), up.rest, heard=torch.zeros(n, dtype=torch.bool))
 
     def part(self, up: Mixing, rows: Tensor, block: Cohort | None = None) -> Sum:
         """`up @ rows` and the weight behind it, of the centers that hear anybody."""
@@ -114,17 +113,16 @@ class Mean:
 
     def add(self, total: Sum | Rows, part: Sum | Rows) -> None:
         """Add what was heard, and the weight behind it."""
-        assert isinstance(total, Sum) and isinstance(part, Sum)
-        values, at = part.values, part.at
-        if at is not None:
-            here = to_device_of(total.values, at)
-            total.values[here] += values
-            total.weight[at] += part.weight
+        assert isinstance(total, Sum) and isinstance(part, Sum) and total.heard is not None
+        values, at = part.values, slice(None) if part.at is None else part.at
+        first = not bool(total.heard[at].any())  # nothing to add it to
+        if isinstance(at, slice):
+            total.values = values.double() if first else total.values.add_(values)
         else:
-            first = total.empty and values.dtype == torch.float64  # nothing to add it to: no copy of all centers
-            total.values = values if first else total.values.add_(values)
-            total.weight += part.weight
-        total.empty = False
+            total.values, here = total.values.contiguous(), to_device_of(total.values, at)  # zeros, for the first time
+            total.values[here] = values.double() if first else total.values[here] + values
+        total.weight[at] += part.weight
+        total.heard[at] = True
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """Divide, or let the center keep what is missing."""
@@ -133,14 +131,15 @@ class Mean:
         everyone = torch.ones(len(own), dtype=torch.bool)
         if total.rest == "none":
             return Heard(total.values.to(own.dtype), everyone)
+        values, out = total.values, torch.empty_like(own, memory_format=torch.contiguous_format)
         if total.rest == "keep":
             lacks = to_device_of(own, 1 - total.weight)[:, None]
-            return Heard(total.values.addcmul_(lacks, own.double()).to(own.dtype), everyone)
+            return Heard(put(out, lambda piece: values[:, piece].addcmul(lacks, own[:, piece].double())), everyone)
         mask = total.weight > 0
-        mean = total.values.div_(to_device_of(own, torch.where(mask, total.weight, 1.0))[:, None]).to(own.dtype)
+        by, heard = to_device_of(own, torch.where(mask, total.weight, 1.0))[:, None], to_device_of(own, mask)[:, None]
         if bool(mask.all()):
-            return Heard(mean, mask)
-        return Heard(torch.where(to_device_of(own, mask)[:, None], mean, own), mask)
+            return Heard(put(out, lambda piece: values[:, piece] / by), mask)
+        return Heard(put(out, lambda p: torch.where(heard, (values[:, p] / by).to(own.dtype), own[:, p])), mask)
 
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The mean of rows (n, width) without weights, as (width,)."""
@@ -221,11 +220,15 @@ class Robust(ABC):
         assert isinstance(total, Rows)
         if not total.values:
             return Heard(own, torch.zeros(len(own), dtype=torch.bool))
-        rows, hears, clients = torch.cat(total.values), torch.cat(total.hears, 1), torch.cat(total.clients)
-        hears &= rows.isfinite().all(1).cpu()
+        rows = total.values[0] if len(total.values) == 1 else torch.cat(total.values)
+        hears, clients = torch.cat(total.hears, 1), torch.cat(total.clients)
+        if not bool(rows.sum(1).isfinite().all()):  # a sum is finite only if every number is; it may overflow, though
+            hears &= rows.isfinite().all(1).cpu()
         mask, own = hears.sum(1) >= self.least, own.expand(len(hears), -1)
         heard = [
-            self.of(rows[who.to(rows.device)], Known(mine, clients[who], total.key)) if some else mine
+            self.of(rows if bool(who.all()) else rows[who.to(rows.device)], Known(mine, clients[who], total.key))
+            if some
+            else mine
             for who, some, mine in zip(hears, mask, own, strict=True)
         ]
         return Heard(torch.stack(heard).to(own.dtype), mask)
@@ -251,7 +254,7 @@ class TrimmedMean(Robust):
         """The trimmed mean of rows (n, width), as (width,)."""
         n = len(rows)
         cut = min(whole_part(self.beta * n), (n - 1) // 2)
-        return _by_columns(rows, lambda part: part.sort(0).values[cut : n - cut].mean(0))
+        return by_columns(rows, lambda part: in_order(part)[cut : n - cut].mean(0))
 
     def stands(self, n: int) -> int:
         """As many as are dropped on either side; of fewer than three rows none can be."""
@@ -272,8 +275,7 @@ class Median(Robust):
 
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The median of rows (n, width), as (width,)."""
-        low, high = (len(rows) - 1) // 2, len(rows) // 2
-        return _by_columns(rows, lambda part: part.sort(0).values[[low, high]].mean(0))
+        return by_columns(rows, lambda part: middle(part).mean(0))
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,7 @@ class Krum(Robust):
         """Krum of rows (n, width), as (width,)."""
         n = len(rows)
         near = max(1, n - whole_part(self.attackers * n) - 2)
-        score = all_squares(rows).sort(1).values[:, 1 : 1 + near].sum(1)
+        score = squares_between(rows).sort(1).values[:, 1 : 1 + near].sum(1)
         return rows[score.argsort(stable=True)[: self.keep]].mean(0)
 
     def stands(self, n: int) -> int:
@@ -344,17 +346,15 @@ class GeometricMedian(Robust):
 
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The geometric median of rows (n, width), as (width,)."""
-        middle = Median().of(rows.double())  # near the honest rows, so that nothing cancels between them
-        gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-        for first in range(0, rows.shape[1], COLUMNS):
-            part = rows[:, first : first + COLUMNS].double() - middle[first : first + COLUMNS]
-            gram += part @ part.T
+        # Near the honest rows, so that nothing cancels between them.
+        origin = by_columns(rows, lambda part: middle(part).double().mean(0))
+        gram = inner_products(rows, origin=origin).to(rows.device)
         far = gram.diag()
         there = far.isfinite()  # a row whose square is no number any more is infinitely far: it weighs nothing
         gram = torch.where(there[:, None] & there, gram, 0)
         smooth = (self.smooth * far.median().sqrt()).square()
         if not bool(smooth > 0) or not bool(smooth.isfinite()):
-            return middle.to(rows.dtype)  # more than half of the rows are the same, or beyond all numbers
+            return origin.to(rows.dtype)  # more than half of the rows are the same, or beyond all numbers
         share = torch.zeros_like(far)
         square = torch.where(there, far, 0)
         for _ in range(self.iterations):
@@ -364,7 +364,7 @@ class GeometricMedian(Robust):
                 break
             heard = gram @ share
             square = (gram.diag() - 2 * heard + share @ heard).clamp(min=0)
-        return _by_columns(torch.where(there[:, None], rows, 0), lambda part: share @ part.double()).to(rows.dtype)
+        return by_columns(rows, lambda part: share @ torch.where(there[:, None], part, 0).double()).to(rows.dtype)
 
 
 def smallest_share(name: str, n: int, attackers: int) -> str:
@@ -373,22 +373,9 @@ def smallest_share(name: str, n: int, attackers: int) -> str:
     return f": use {name}={share:g}" if share < 0.5 else ": no rule stands half of the clients"
 
 
-def all_squares(rows: Tensor) -> Tensor:
-    """Squared distances of rows (n, width), float64 (n, n), over pieces of the width; zero on the diagonal."""
-    squares = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for part in torch.split(rows, COLUMNS, 1):
-        centered = (part - part.median(0).values).double()
-        squares += torch.cdist(centered, centered).square()
-    return squares
-
-
 def whole_part(x: float) -> int:
     """The whole part, forgiving the last bit: 0.29 * 100 is 29 attackers, not 28.999999999999996."""
     return int(x + 1e-9)
-
-
-def _by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
-    return torch.cat([rule(part) for part in torch.split(rows, COLUMNS, 1)])
 
 
 register(Aggregate, "mean", Mean)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..errors import require, within
 from ..language import register
+from ..stacks.all_rows import put, squares_between
 from ..stacks.draw import uniform
-from .aggregate import Aggregate, Known, Mean, Median, Robust, TrimmedMean, all_squares, smallest_share, whole_part
+from .aggregate import Aggregate, Known, Mean, Median, Robust, TrimmedMean, smallest_share, whole_part
 
 
 class BeforeRule(Robust):
@@ -51,9 +52,9 @@ class NearestNeighbours(BeforeRule):
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the mixed rows."""
         near = len(rows) - whole_part(self.attackers * len(rows))
-        order = all_squares(rows).argsort(dim=1, stable=True)[:, :near]
+        order = squares_between(rows).argsort(dim=1, stable=True)[:, :near]
         weight = torch.zeros(len(rows), len(rows), dtype=rows.dtype, device=rows.device).scatter_(1, order, 1 / near)
-        return self.rule.of(weight @ rows, around)
+        return self.rule.of(put(torch.empty_like(rows), lambda piece: weight @ rows[:, piece]), around)
 
     def stands(self, n: int) -> int:
         """What both it and the rule stand."""

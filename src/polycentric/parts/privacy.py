@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import require, within
 from ..language import register
 from ..stacks import Cohort, Heard, Layout, Mixing, Stacks
+from ..stacks.all_rows import each, pieces
 from ..stacks.draw import normal, secret_normal
 from .accountant import Chance, Neighbours, Release
 from .denoise import Denoise
@@ -331,8 +332,8 @@ def reach(up: Mixing) -> Tensor:
 def _distance(rows: Tensor, start: Tensor) -> Tensor:
     """|row - start|, (rows,) float64, some columns at a time."""
     out = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for first in range(0, rows.shape[1], COLUMNS):
-        out += (rows[:, first : first + COLUMNS].double() - start[:, first : first + COLUMNS].double()).square().sum(1)
+    for moved in each(lambda piece: rows[:, piece].double() - start[:, piece].double(), pieces(rows)):
+        out += moved.square().sum(1)
     return out.sqrt()
 
 

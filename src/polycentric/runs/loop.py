@@ -200,7 +200,8 @@ class Run:
     def go(self) -> Run:
         """Run the rounds that are left, then score every client for the last time."""
         with nullcontext() if self.folder is None else self.folder.alone():
-            with one_math_thread(self.clients.by_work or self.clients.n_workers > 1):
+            shared = self.clients.by_work or self.clients.n_workers > 1
+            with one_math_thread(shared, self.clients.n_workers):
                 try:
                     return self._go()
                 finally:

@@ -11,14 +11,13 @@ from ..data import Split
 from ..learn import Gradient
 from ..method import Method, State
 from ..simulate.clients import Simulation
+from ..stacks.all_rows import each, inner_products, pieces
 from ..tasks.classification import score_classes
 from ..tasks.scores import Scores
-from ..topology import inner_products
 from .evaluate import all_clients, held, in_chunks
 
 FEW = 1000  # centers whose inner products are all computed
 MOST = 1 << 22  # products of two centers' numbers at once
-COLUMNS = 1 << 14  # parameters widened at once, of all models
 
 
 def optimistic(method: Method, state: State, clients: Simulation, split: Split) -> tuple[Scores, Scores] | None:
@@ -82,10 +81,14 @@ def consensus(method: Method, state: State, clients: Simulation) -> float | None
     if not method.in_use(state.round).topology.at_home:
         return None
     rows, who = state.centers["model"], clients.everyone(state.round).index.to(state.centers["model"].device)
+
+    def apart(piece: slice) -> Tensor:
+        part = rows[who, piece].double()
+        return (part - part.mean(0)).square().sum()
+
     squares = torch.zeros((), dtype=torch.float64, device=rows.device)
-    for first in range(0, rows.shape[1], COLUMNS):
-        part = rows[who, first : first + COLUMNS].double()
-        squares += (part - part.mean(0)).square().sum()
+    for found in each(apart, pieces(rows)):
+        squares += found
     return float(squares.sqrt())
 
 

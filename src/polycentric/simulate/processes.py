@@ -37,6 +37,7 @@ import torch
 
 from ..errors import Lost
 from ..method import State
+from ..stacks.all_rows import beside
 from .shared_memory import Parcel, Segment, Segments, bytes_of
 
 AHEAD = 2  # pieces that a worker is given beyond the one it works on: it need not wait for this process
@@ -258,7 +259,8 @@ def _forked(jobs: list[Job], others: Sequence[Worker]) -> Worker:
             if os.getppid() != parent:
                 os._exit(0)
         torch.set_num_threads(1)
-        _work(theirs, jobs)
+        with beside(1):
+            _work(theirs, jobs)
     except BaseException:
         os._exit(1)
     os._exit(0)

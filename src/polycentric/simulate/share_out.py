@@ -24,6 +24,7 @@ from torch import Tensor
 from ..language.files import read_text
 from ..learn.execute.recording import operations
 from ..learn.learner import BLOCK_BYTES
+from ..stacks.all_rows import beside
 from ..stacks.cohort import Cohort
 from . import processes
 from .auto_executor import FirstRound, first_cohorts
@@ -85,15 +86,19 @@ def cores(beside: int = 1, ranks: int = 1) -> int:
 
 
 @contextmanager
-def one_math_thread(if_: bool) -> Iterator[None]:
-    """One thread for every operator, where a run is shared out: cores have work of their own, and bits are the same."""
+def one_math_thread(if_: bool, workers: int = 1) -> Iterator[None]:
+    """One thread for every operator, where a run is shared out: cores have work of their own, and bits are the same.
+
+    What must see all rows is done by as many threads as there are workers, which wait for it.
+    """
     before = torch.get_num_threads()
-    if not if_ or before == 1:
+    if not if_:
         yield
         return
     torch.set_num_threads(1)
     try:
-        yield
+        with beside(workers):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.sparse import check_sparse_tensor_invariants
 
 from ..errors import UsageError, require, within
+from .all_rows import put
 from .stack import to_device_of
 
 Rest = Literal["share", "keep", "none"]
@@ -37,7 +38,6 @@ Rest = Literal["share", "keep", "none"]
 # Rows of this many senders are added in the stack's own type; the pieces are added in float64. So a mean over
 # a million float32 models is as good as over a hundred, at the price of one matrix product.
 PIECE = 64
-COLUMNS = 1 << 16  # numbers of a row widened at once by a sparse product
 FEW = 8  # receivers for which a loop is faster than reading and writing their rows by index
 
 
@@ -192,13 +192,15 @@ class Mixing:
 
         `senders`: sender s is row `senders[s]`; where a mixing scatters, all those rows are never held at once.
         """
+        if senders is not None and self.form != "scatter":
+            rows, senders = rows[to_device_of(rows, senders)], None
+        if self.form == "sparse":
+            return self._along_links(rows)
         out = torch.zeros(self.shape[0], rows.shape[1], dtype=torch.float64, device=rows.device)
         if senders is None:
-            self.add_product(rows, out)
-        elif self.form == "scatter":
-            self._add_scattered(rows, out, senders)
+            self._add_product(rows, out)
         else:
-            self.add_product(rows[to_device_of(rows, senders)], out)
+            self._add_scattered(rows, out, senders)
         return out
 
     def heard(self) -> tuple[Tensor | None, Mixing]:
@@ -219,27 +221,28 @@ class Mixing:
         if self.shape[1] > PIECE or self.form == "sparse":
             return self.product(rows)
         out = torch.zeros(self.shape[0], rows.shape[1], dtype=rows.dtype, device=rows.device)
-        self.add_product(rows, out)
+        self._add_product(rows, out)
         return out
 
-    def add_product(self, rows: Tensor, out: Tensor) -> None:
-        """Add `weights @ rows` to a tensor (receivers, width) of the caller's, which is float64 or empty."""
+    def _add_product(self, rows: Tensor, out: Tensor) -> None:
         if self.receiver is None or self.sender is None:
             weight = to_device_of(rows, self.weight).to(rows.dtype)
             for first in range(0, self.shape[1], PIECE):
                 out += weight[:, first : first + PIECE] @ rows[first : first + PIECE]
-        elif self.form == "sparse":
-            links = to_device_of(rows, torch.stack([self.receiver, self.sender]))
-            # Some versions of torch warn where it is not said by this very call that nothing is checked.
-            with check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
-                weight = torch.sparse_coo_tensor(links, to_device_of(rows, self.weight), self.shape, is_coalesced=True)
-            for first in range(0, rows.shape[1], COLUMNS):  # a row may hear very many: all of it in float64
-                part = slice(first, first + COLUMNS)
-                out[:, part] += torch.sparse.mm(weight, rows[:, part].double())
         elif self.form == "gather":
             out += self._received(rows)
         else:
             self._add_scattered(rows, out)
+
+    def _along_links(self, rows: Tensor) -> Tensor:
+        """A row may hear very many: all of it in float64, some columns at a time."""
+        assert self.receiver is not None and self.sender is not None
+        links = to_device_of(rows, torch.stack([self.receiver, self.sender]))
+        # Some versions of torch warn where it is not said by this very call that nothing is checked.
+        with check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
+            weight = torch.sparse_coo_tensor(links, to_device_of(rows, self.weight), self.shape, is_coalesced=True)
+        out = rows.new_empty(self.shape[0], rows.shape[1], dtype=torch.float64)
+        return put(out, lambda piece: torch.sparse.mm(weight, rows[:, piece].double()), rows)
 
     def _add_scattered(self, rows: Tensor, out: Tensor, senders: Tensor | None = None) -> None:
         assert self.receiver is not None

@@ -18,11 +18,7 @@ from .base import Topology as Topology, Wires as Wires
 from .cells.anchored import AnchoredCells as AnchoredCells
 from .cells.weights import CellClusters as CellClusters, Cells as Cells, TwoLevel as TwoLevel
 from .clusters.anchor import Anchored as Anchored
-from .clusters.assignment import (
-    Clusters as Clusters,
-    inner_products as inner_products,
-    squared_distances as squared_distances,
-)
+from .clusters.assignment import Clusters as Clusters
 from .clusters.candidates import Choice as Choice, NewcomerAssignment as NewcomerAssignment, Newcomers as Newcomers
 from .clusters.how_many import ByWays as ByWays, HowMany as HowMany, IfItPays as IfItPays, Proposed as Proposed
 from .clusters.seeding import Seeding as Seeding, TrimmedSeeding as TrimmedSeeding

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, strategies as st
 
 from matrices import FOUR, LAW, close, everyone, exact, exchange, matrices, received
+from polycentric.stacks.all_rows import squared_distances
 from polycentric.stacks.cohort import View
 from polycentric.stacks.stack import Layout
-from polycentric.topology import Clusters, Star, squared_distances
+from polycentric.topology import Clusters, Star
 from support import random
 
 # -- clusters ------------------------------------------------------------------------------------------------

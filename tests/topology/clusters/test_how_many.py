@@ -11,8 +11,9 @@ import torch
 import polycentric as pc
 from polycentric.runs.evaluate import assign_newcomers
 from polycentric.runs.start import prepare
+from polycentric.stacks.all_rows import inner_products
 from polycentric.topology.clusters import how_many
-from polycentric.topology.clusters.assignment import agreement, inner_products
+from polycentric.topology.clusters.assignment import agreement
 from polycentric.topology.clusters.how_many import ByWays, HowMany, IfItPays, beyond, foretold
 from polycentric.topology.clusters.splitting import cosines
 from support import everyone, random

@@ -10,9 +10,9 @@ import polycentric as pc
 from polycentric.data import Federation
 from polycentric.errors import UsageError
 from polycentric.parts.aggregate import Mean
+from polycentric.stacks.all_rows import inner_products
 from polycentric.stacks.draw import uniform
 from polycentric.topology.clusters import anchor, seeding, splitting
-from polycentric.topology.clusters.assignment import inner_products
 from polycentric.topology.clusters.seeding import ManyRows, Seeding, TrimmedSeeding, lloyd, seeded
 from support import Largest, Make, everyone, random
 

@@ -18,9 +18,10 @@ from ...data.table_file import csv_text
 from ...errors import UsageError, require
 from ...runs.loop import Run, trainer_of
 from ...runs.metrics import Integers, Reals
+from ...stacks.all_rows import inner_products
 from ...stacks.cohort import Cohort
 from ...stacks.draw import seed_of, uniform
-from ...topology import inner_products, similarities
+from ...topology import similarities
 from ...topology.clusters.assignment import agreement, shared_information
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 
 from ...stacks import Cohort, Links, Mixing, Stacks
+from ...stacks.all_rows import inner_products
 from ...stacks.draw import uniform
 from ..base import Direction, Wires
 from ..clusters.anchor import best_groups
-from ..clusters.assignment import inner_products
 from ..clusters.splitting import cosines
 from .weights import CellClusters, EdgeWires, rank_of
 

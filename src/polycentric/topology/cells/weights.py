@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...errors import require, within
 from ...stacks import Cohort, Links, Mixing, Stacks
+from ...stacks.all_rows import inner_products, squared_distances
 from ..base import Picture, Topology, Wires
-from ..clusters.assignment import inner_products, squared_distances
 from ..clusters.seeding import Seeding
 from .consensus import edge_summary
 from .coverage import Coverage, Geometry, covered

@@ -27,9 +27,10 @@ from torch import Tensor
 
 from ...errors import within
 from ...stacks import Cohort, Links, Mixing, Stacks
+from ...stacks.all_rows import inner_products
 from ...stacks.draw import uniform
 from ..base import Direction, Wires
-from .assignment import ByDistance, inner_products
+from .assignment import ByDistance
 from .seeding import FEW, MANY, ManyRows, lloyd, renew_distances, sampled, seeded
 from .splitting import cosines
 

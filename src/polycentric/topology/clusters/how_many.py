@@ -31,10 +31,11 @@ from torch import Tensor
 
 from ...parts.select import Select
 from ...stacks import Cohort, Mixing, Stacks
+from ...stacks.all_rows import inner_products
 from ...stacks.draw import uniform
 from ..base import Wires
 from .anchor import Anchored, OneModel, relabelled
-from .assignment import ByDistance, in_use, inner_products
+from .assignment import ByDistance, in_use
 from .seeding import lloyd, seeded
 from .splitting import cosines
 

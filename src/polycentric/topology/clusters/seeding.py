@@ -12,8 +12,9 @@ from torch import Tensor
 from ...errors import within
 from ...parts.aggregate import Aggregate
 from ...stacks import Cohort, Stacks
+from ...stacks.all_rows import Spans, each, inner_products, pieces
 from ...stacks.draw import uniform
-from .assignment import NUMBERS, ByDistance, Spans, inner_products, pieces
+from .assignment import NUMBERS, ByDistance
 
 MANY = 10_000  # rows whose inner products are all computed: 800 MB; of more, only those of some
 SAMPLE = 4096  # rows that seeds are tried on, where there are MANY
@@ -306,8 +307,12 @@ def distances_as_they_are(rows: Tensor, centers: Tensor) -> Tensor:
 
     Differences are squared as they are: an expanded square would cancel beside a row that is far out.
     """
-    out = torch.zeros(len(centers), len(rows), dtype=torch.float64, device=rows.device)
-    for piece in pieces(rows.shape[1]):
+
+    def part(piece: slice) -> Tensor:
         a, b = centers[:, piece].double(), rows[:, piece].double()
-        out += torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
+
+    out = torch.zeros(len(centers), len(rows), dtype=torch.float64, device=rows.device)
+    for found in each(part, pieces(rows)):
+        out += found
     return out.cpu()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...errors import require, within
 from ...stacks import Cohort, Mixing, Stacks
-from .assignment import NUMBERS, Clustered, inner_products
+from ...stacks.all_rows import inner_products
+from .assignment import NUMBERS, Clustered
 
 Linkage = Literal["single", "complete", "average"]
 SHOWN = 120  # clients, at most, whose similarities at every split are kept: more could not be seen

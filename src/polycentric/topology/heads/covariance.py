@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ...errors import require
+from ...stacks.all_rows import each
 
 NUMBERS = 1 << 22  # float64 numbers gathered at once
 SMALL = 128  # an eigenvalue of a smaller matrix is found densely
@@ -178,9 +179,13 @@ class TaskSets:
         for chunk, size in self.batches(min(columns, tasks.shape[1])):
             who = self.members[self.offset[chunk][:, None] + torch.arange(size)]
             total = torch.zeros(len(chunk), size, size, dtype=torch.float64)
-            for part in torch.split(tasks, columns, 1):
+
+            def products(part: Tensor, who: Tensor = who) -> Tensor:
                 rows = part.cpu().double()[who]
-                total += rows @ rows.mT
+                return rows @ rows.mT
+
+            for found in each(products, torch.split(tasks, columns, 1)):
+                total += found
             flat[self._at(chunk, size)] = total.flatten(1)
         return flat
 
