@@ -1,4 +1,4 @@
-"""Columns beside each other: the bits of one thread, whatever the pieces; and sums and orders that are what they say."""
+"""Columns beside each other: the bits of one thread, whatever the pieces; sums and orders that are what they say."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Work is counted, and no stopwatch is read, so that a run does the same wherever 
 `forward` are the operations of the model's forward pass on one example, as torch counts them; a gradient takes twice as
 many. Where a round takes ROUND seconds or more, and all of them ENOUGH, blocks have about the same work, not the same
 number of clients (`blocks_by_work`): a 32nd of the round, or BLOCK seconds where that is more, since a few clients
-together cost less than each alone. `workers=auto` then has a process for each core, as far as memory goes. Neither
+together cost less than each alone; the last ones less, so that nobody waits long for the last. `workers=auto` then has a process for each core, as far as memory goes. Neither
 the rule nor the blocks depend on how many there are, so the results do not, either.
 """
 
@@ -128,13 +128,20 @@ def free_memory() -> int:
 def blocks_by_work(cohort: Cohort, work: Tensor, most: int, parts: int) -> Iterator[Cohort]:
     """Clients in falling order of their work, in blocks of `most` at most and of one of the parts of all the work.
 
-    Who has more than a part is a block alone, so nobody waits for a block of several large clients.
+    Who has more than a part is a block alone, so nobody waits for a block of several large clients. The last blocks are
+    smaller, down to a quarter of a part: while some are at a last large block, others do several small ones.
+
+    >>> ten = Cohort(torch.arange(10), torch.full((10,), 5), torch.ones(10).double(), 10, 0, 0)
+    >>> [len(block) for block in blocks_by_work(ten, ten.sizes.double(), 1024, 4)]
+    [2, 2, 2, 2, 1, 1]
     """
-    limit, each, begin = float(work.sum()) / parts, work.tolist(), 0
+    left, each, begin = float(work.sum()), work.tolist(), 0
+    part, ahead = left / parts, min(4.0, parts / 2)
     while begin < len(each):
+        limit = max(part / 4, min(part, ahead * left / parts)) * (1 + 1e-9)
         end, sum_ = begin + 1, each[begin]
         while end < len(each) and end - begin < most and sum_ + each[end] <= limit:
             sum_ += each[end]
             end += 1
         yield cohort[begin:end]
-        begin = end
+        begin, left = end, left - sum_
