@@ -7,8 +7,9 @@ Work is counted, and no stopwatch is read, so that a run does the same wherever 
 `forward` are the operations of the model's forward pass on one example, as torch counts them; a gradient takes twice as
 many. Where a round takes ROUND seconds or more, and all of them ENOUGH, blocks have about the same work, not the same
 number of clients (`blocks_by_work`): a 32nd of the round, or BLOCK seconds where that is more, since a few clients
-together cost less than each alone; the last ones less, so that nobody waits long for the last. `workers=auto` then has a process for each core, as far as memory goes. Neither
-the rule nor the blocks depend on how many there are, so the results do not, either.
+together cost less than each alone; the last ones less, so that nobody waits long for the last. `workers=auto` then has
+a process for each core, as far as memory goes. Neither the rule nor the blocks depend on how many there are, so the
+results do not, either.
 """
 
 from __future__ import annotations
