@@ -58,6 +58,7 @@ def test_threads_that_have_mixed_leave_nothing_that_a_copied_process_waits_for(
     blobs: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(all_rows, "LEAST", 64)
+    monkeypatch.setattr(all_rows, "LARGE", 0)
     monkeypatch.setitem(all_rows.MOST, "cpu", 64)
     federation, found = blobs(sizes=SIZES), []
     for n in (1, 3):

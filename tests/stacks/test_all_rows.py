@@ -32,11 +32,13 @@ from support import random
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pieces of a few columns."""
     monkeypatch.setattr(all_rows, "LEAST", 4)
+    monkeypatch.setattr(all_rows, "LARGE", 0)
     monkeypatch.setitem(all_rows.MOST, "cpu", 8)
     monkeypatch.setattr(all_rows, "TILE", 3)
     yield
 
 
+MANY = torch.empty(1).expand(all_rows.LARGE)
 RING = torch.arange(9)
 ALL = {
     "median": Median().of,
@@ -150,7 +152,7 @@ def test_results_come_in_order_few_are_held_and_threads_end() -> None:
         return k
 
     with beside(3):
-        for k, found in enumerate(each(work, range(40))):
+        for k, found in enumerate(each(work, range(40), MANY)):
             assert found == k
             with lock:
                 held -= 1
@@ -166,15 +168,16 @@ def test_an_error_of_a_piece_is_everybodys_and_no_thread_is_left() -> None:
 
     before = threading.active_count()
     with beside(3), pytest.raises(ValueError, match="five"):
-        list(each(work, range(20)))
+        list(each(work, range(20), MANY))
     assert threading.active_count() == before
 
 
 def test_threads_are_for_who_asks_for_them() -> None:
     names = set[str]()
-    list(each(lambda _: names.add(threading.current_thread().name), range(3)))
+    list(each(lambda _: names.add(threading.current_thread().name), range(3), MANY))
     with beside(2):
-        list(each(lambda _: names.add(threading.current_thread().name), range(1)))  # one piece needs nobody
+        list(each(lambda _: names.add(threading.current_thread().name), range(1), MANY))  # one piece needs nobody
+        list(each(lambda _: names.add(threading.current_thread().name), range(3), MANY[:9]))  # nor do a few numbers
     assert names == {threading.current_thread().name}
 
 

@@ -332,7 +332,7 @@ def reach(up: Mixing) -> Tensor:
 def _distance(rows: Tensor, start: Tensor) -> Tensor:
     """|row - start|, (rows,) float64, some columns at a time."""
     out = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for moved in each(lambda piece: rows[:, piece].double() - start[:, piece].double(), pieces(rows)):
+    for moved in each(lambda piece: rows[:, piece].double() - start[:, piece].double(), pieces(rows), rows):
         out += moved.square().sum(1)
     return out.sqrt()
 

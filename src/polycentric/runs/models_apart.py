@@ -87,7 +87,7 @@ def consensus(method: Method, state: State, clients: Simulation) -> float | None
         return (part - part.mean(0)).square().sum()
 
     squares = torch.zeros((), dtype=torch.float64, device=rows.device)
-    for found in each(apart, pieces(rows)):
+    for found in each(apart, pieces(rows), rows):
         squares += found
     return float(squares.sqrt())
 

@@ -1,6 +1,6 @@
 """All rows at once, some columns at a time: what must see every row is done beside each other by several threads.
 
-    each(work, pieces(rows))         work(piece) of every piece of the columns, in their order
+    each(work, pieces(rows), rows)         work(piece) of every piece of the columns, in their order
 
 A median, a graph, the inner products of all clients: no block can be mixed by itself, but every piece of the width can.
 Pieces depend on shapes alone, one thread does one piece, and what pieces come to is put together in their order: the
@@ -27,6 +27,7 @@ Found = TypeVar("Found")
 
 NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of all rows in a piece: what a core's cache holds, or fills a GPU
 LEAST, MOST = 1 << 9, {"cpu": 1 << 13, "cuda": 1 << 18}  # columns in a piece
+LARGE = 1 << 20  # numbers from which threads are worth starting
 TOGETHER = 1024  # rows of which every piece may have its own products of every two: 8 MB each
 TILE = 64  # rows whose products with others are made at once
 
@@ -55,9 +56,9 @@ def pieces(rows: Tensor, columns: Spans = None) -> list[slice]:
     return [slice(at, min(at + step, last)) for first, last in spans for at in range(first, last, step)]
 
 
-def each(work: Callable[[Part], Found], parts: Sequence[Part]) -> Iterator[Found]:
-    """What a function makes of every part, in their order; few results are held at a time."""
-    threads = min(_threads.get(), len(parts))
+def each(work: Callable[[Part], Found], parts: Sequence[Part], of: Tensor) -> Iterator[Found]:
+    """What a function makes of every part of some rows, in their order; few results are held at a time."""
+    threads = min(_threads.get(), len(parts)) if of.numel() >= LARGE else 1
     if threads <= 1:
         yield from map(work, parts)
         return
@@ -77,14 +78,15 @@ def put(out: Tensor, work: Callable[[slice], Tensor], of: Tensor | None = None) 
     def fill(piece: slice) -> None:
         out[:, piece] = work(piece)
 
-    for _ in each(fill, pieces(out if of is None else of)):
+    of = out if of is None else of
+    for _ in each(fill, pieces(of), of):
         pass
     return out
 
 
 def by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """A rule that makes one number of every column of some, (n, columns), at all columns: (width,)."""
-    found = list(each(lambda piece: rule(rows[:, piece]), pieces(rows)))
+    found = list(each(lambda piece: rule(rows[:, piece]), pieces(rows), rows))
     return torch.cat(found) if found else rows[0]
 
 
@@ -132,12 +134,12 @@ def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = 
 
     every = pieces(rows, columns)
     if n <= TOGETHER:
-        for mine in each(alone, every):
+        for mine in each(alone, every, rows):
             out += mine
     else:  # many rows: no second matrix of all pairs
         for piece in every:
             part = moved(piece)
-            for _ in each(lambda tile, part=part: add(part, out, tile), tiles):  # type: ignore[misc]
+            for _ in each(lambda tile, part=part: add(part, out, tile), tiles, rows):  # type: ignore[misc]
                 pass
     for tile in tiles:
         out[tile, tile].triu_().add_(out[tile, tile].triu(1).T)
@@ -159,7 +161,7 @@ def squared_distances(rows: Tensor, centers: Tensor, columns: Spans = None) -> T
         return torch.einsum("ij,ij->i", a, a)[:, None] - 2 * a @ b.T + b.square().sum(1)
 
     out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
-    for found in each(part, pieces(rows, columns)):
+    for found in each(part, pieces(rows, columns), rows):
         out += found
     return out.clamp_(min=0).nan_to_num_(nan=torch.inf, posinf=torch.inf)  # what overflows is far away
 

@@ -313,6 +313,6 @@ def distances_as_they_are(rows: Tensor, centers: Tensor) -> Tensor:
         return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
     out = torch.zeros(len(centers), len(rows), dtype=torch.float64, device=rows.device)
-    for found in each(part, pieces(rows)):
+    for found in each(part, pieces(rows), rows):
         out += found
     return out.cpu()

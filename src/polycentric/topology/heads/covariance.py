@@ -184,7 +184,7 @@ class TaskSets:
                 rows = part.cpu().double()[who]
                 return rows @ rows.mT
 
-            for found in each(products, torch.split(tasks, columns, 1)):
+            for found in each(products, torch.split(tasks, columns, 1), tasks):
                 total += found
             flat[self._at(chunk, size)] = total.flatten(1)
         return flat
