@@ -171,7 +171,8 @@ def test_a_run_loads_no_library_that_only_some_methods_and_figures_need() -> Non
 
 
 def test_a_run_from_start_to_end_loads_neither_a_compiler_nor_scikit_learn() -> None:
-    code = "import sys, polycentric as pc; pc.run('fedavg', 'digits', rounds=1); print(*sys.modules)"
+    runs = "for m in ('fedavg', 'fesem'): pc.run(m, 'digits', partition='rotations=2', clients=8, rounds=1)"
+    code = f"import sys, polycentric as pc\n{runs}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"torch._dynamo", "torch._inductor", "sympy", "sklearn"} & set(done.stdout.split()) == set()
 

@@ -1,5 +1,6 @@
 """Clusters: one-hot matrices, the E-step and the M-step, and the distances behind them."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -9,6 +10,7 @@ from polycentric.stacks.all_rows import squared_distances
 from polycentric.stacks.cohort import View
 from polycentric.stacks.stack import Layout
 from polycentric.topology import Clusters, Star
+from polycentric.topology.clusters.assignment import agreement, shared_information
 from support import random
 
 # -- clusters ------------------------------------------------------------------------------------------------
@@ -187,3 +189,19 @@ def test_where_nobody_trains_there_is_no_cluster():
     nobody = torch.zeros(2, dtype=torch.bool)
     shown = Clusters(3).shows(View(1, Clusters(3).remembers(2), {}, None, nobody, ~nobody, None))
     assert shown["clusters"] == shown["largest_cluster"] == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), max_size=60))
+def test_agreement_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    found, group = (np.array([pair[k] for pair in pairs], dtype=np.int64) for k in (0, 1))
+    assert agreement(found, group) == pytest.approx(adjusted_rand_score(group, found), abs=1e-12)
+    assert shared_information(found, group) == pytest.approx(normalized_mutual_info_score(group, found), abs=1e-9)
+
+
+def test_agreement_of_a_million_clients_does_not_overflow() -> None:
+    group = np.arange(1_000_000) % 2
+    assert agreement(group, group) == 1.0
+    assert agreement(group, np.roll(group, 1)) == 1.0  # other names
+    assert abs(agreement(group, np.arange(1_000_000) // 500_000)) < 1e-5
