@@ -59,10 +59,20 @@ contract, conftest = other("laws", "test_contract"), other("", "conftest")
 build, blobs = contract.build, conftest.blobs_of
 SIZES = (11, 7, 12, 1, 9, 4, 3)
 
+SELDOM = {"rounds": 5, "evaluate_every": 5}  # what clients keep is at home meanwhile
 # name: the method and its settings, and how it is run.
 PECULIAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "private parts": ("fedavg", {"cut": KeepPrivate("dense*"), "select": Uniform(n=5)}, {}),
     "private parts on disk": ("fedavg", {"cut": KeepPrivate("dense*"), "select": Uniform(n=5)}, {"state": "disk"}),
+    "kept where it is learned": ("fedavg", {"cut": KeepPrivate("dense*"), "select": Uniform(n=5)}, SELDOM),
+    "kept on disk, seldom seen": (
+        "fedavg",
+        {"cut": KeepPrivate("dense*"), "select": Uniform(n=5)},
+        {"state": "disk", "checkpoint_every": 2} | SELDOM,
+    ),
+    "kept, and rows seen": ("fedavg", {"cut": KeepPrivate("dense*"), "aggregate": Krum()}, SELDOM),
+    "kept by several exchanges": ("lg-fedavg", {}, SELDOM),
+    "kept, and not finite": ("fedavg", {"cut": KeepPrivate("0*")}, SELDOM | {"model": contract.steep}),
     "last rows": ("fesem", {"absent": "last", "select": Uniform(n=5), "match": "distance", "reseed": True}, {}),
     "robust": ("fedavg", {"aggregate": Krum()}, {}),
     "nobody comes": ("fedavg", {"select": Poisson(0.05)}, {}),
@@ -81,7 +91,7 @@ def case(name: str, ranks: Ranks, folder: Path | None = None, **given: Any) -> R
     """A run of two or three rounds in blocks of two clients, before its first round."""
     of, settings, how = PECULIAR.get(name, (name, {}, {}))
     method, federation = build(of, **settings), blobs(SIZES, valid=2)
-    if name == "not finite":
+    if "not finite" in name:
         federation = contract.absurd(federation, 2, 4)
     rounds = 3 if len(method.phases) > 1 else 2
     usual = {"model": contract.model_of(method), "executor": "looped", "block": 2, "rounds": rounds}
@@ -92,7 +102,7 @@ def case(name: str, ranks: Ranks, folder: Path | None = None, **given: Any) -> R
     return prepared
 
 
-RESUMED = ("fesem", "last rows", "patience", "private parts on disk")
+RESUMED = ("fesem", "last rows", "patience", "private parts on disk", "kept where it is learned")
 
 
 # -- a rank --------------------------------------------------------------------------------------------------
@@ -314,11 +324,11 @@ def test_blocks_are_learned_once_each_and_few_are_held(monkeypatch: pytest.Monke
     monkeypatch.setattr(Ranks, "stacks", lambda self, parcel, owner: {"sent": {}, "kept": {}})
     for rank in (0, 1):
 
-        def learn(some: Any, rank: int = rank) -> Iterator[Answer]:
+        def learn(some: Any, kept: None, rank: int = rank) -> Iterator[Answer]:
             asked_of[rank].append([id(block) for block in some])
             yield from (Answer(block, {}, {}) for block in some)
 
-        assert len(list(Ranks(rank, 2).answers(blocks, learn))) == 35
+        assert len(list(Ranks(rank, 2).answers(blocks, learn, {}))) == 35
     assert all(len(some) <= 4 for lists in asked_of.values() for some in lists)
     every = [one for lists in asked_of.values() for some in lists for one in some]
     assert sorted(every) == sorted(map(id, blocks))

@@ -33,6 +33,7 @@ from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
+from ..simulate.homes import away, gathered, spread
 from ..simulate.share_out import one_math_thread
 from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
@@ -118,6 +119,7 @@ class Run:
 
     _moment: Moment | None = field(default=None, init=False, repr=False)
     _since: float = field(default=0.0, init=False, repr=False)  # when the last round ended
+    _saw_all: float = field(default=0.0, init=False, repr=False)  # when all that clients keep was last here
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -208,7 +210,7 @@ class Run:
                     self.clients.close()
 
     def _go(self) -> Run:
-        began = self._since = time.monotonic()
+        began = self._since = self._saw_all = time.monotonic()
         if self.state.round < self.settings.rounds:
             warn_idle(self)
             check_promise(self)
@@ -220,7 +222,7 @@ class Run:
         try:
             while self.state.round < self.settings.rounds and not self.stopped:
                 trips = self._round()
-                whole = self._whole()
+                whole = whole if away(self.state) else self._whole()
                 self._tell("on_round", trips)
                 del trips  # they know the state before the round, which may be large
         except (KeyboardInterrupt, Diverged, Lost):
@@ -229,6 +231,7 @@ class Run:
                 del self.history[lines:]
                 self._tell("on_stop")  # the last whole round, with its evaluation
             raise
+        self.state = gathered(self.state, self.clients.ranks)
         self._tell("on_stop")
         self._finish()
         self.seconds += time.monotonic() - began
@@ -248,9 +251,10 @@ class Run:
         heard: Clients = self.remote or here
         heard = heard if self.record is None else self.record.over(heard)
         sketched = Sketched(heard) if self.settings.sketch and self.settings.evaluates(before.round + 1) else None
-        after, made = run_round(self.method, before, sketched or heard)
+        after, made = run_round(self.method, spread(before, self.clients.ranks), sketched or heard)
         trips = tuple(made)
         self.clients.ranks.check(after)
+        after = self._at_hand(after)
         since, self._since = self._since, time.monotonic()
         tally, late = self._account(trips, self._since - since)
         check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
@@ -260,6 +264,17 @@ class Run:
         if self.settings.evaluates(after.round):
             self._evaluate(trips)
         return trips
+
+    def _at_hand(self, state: State) -> State:
+        """What clients keep, from all ranks, in rounds that are scored or saved; the first rank has the clock."""
+        ranks, now = self.clients.ranks, time.monotonic()
+        if not away(state):
+            return state
+        due = self.settings.saves(state.round, now - self._saw_all)
+        if not self.settings.evaluates(state.round) and ranks.text("yes" if due else "no") == "no":
+            return state
+        self._saw_all = now
+        return gathered(state, ranks)
 
     def _account(self, trips: Sequence[Trip], seconds: float) -> tuple[Tally, list[int]]:
         """What a round of so many seconds adds to the tally; and how many were late in each of its exchanges."""

@@ -16,6 +16,7 @@ import torch
 from ..data.table_file import csv_text
 from ..errors import UsageError
 from ..round import Trip
+from ..simulate.homes import away
 from .checkpoint import Checkpoint, columns
 from .folder import Folder, places_line, sketch_name
 from .guarantee import smallest, spent
@@ -30,7 +31,6 @@ from .unseen import told
 if TYPE_CHECKING:
     from .loop import Run
 
-CHECKPOINT_SECONDS = 30.0
 SHOWN = ("micro_accuracy", "macro_accuracy", "worst_decile_accuracy", "micro_rmse", "r2", "micro_loss")  # in a notebook
 
 
@@ -64,8 +64,7 @@ class Recorder(Callback):
                 f"round {run.state.round - 1}: {lost} client updates were NaN or infinite and were left out"
             )
             self.dropped = run.tally.dropped
-        every = run.settings.checkpoint_every
-        if run.state.round % every == 0 if every else time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+        if run.settings.saves(run.state.round, time.monotonic() - self.saved) and not away(run.state):
             self.on_stop(run)
 
     def on_stop(self, run: Run) -> None:

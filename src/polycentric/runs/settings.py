@@ -21,6 +21,8 @@ from ..errors import UsageError, require, unknown
 from ..language import LARGEST, settings_in
 from ..language.files import read_bytes, why
 
+CHECKPOINT_SECONDS = 30.0  # between two checkpoints, where nobody says in how many rounds
+
 
 def option(default: Any, help: str, *, matters: bool = True, bound: bool = True, **bounds: Any) -> Any:
     """A field of `Settings`, explained.
@@ -201,6 +203,11 @@ class Settings(BaseModel):
         """Whether the models are scored after this round."""
         every = self.evaluate_every or max(1, self.rounds // 50)
         return round % every == 0 or round == self.rounds
+
+    def saves(self, round: int, since: float) -> bool:
+        """Whether a checkpoint is due after this round, so many seconds after the last one."""
+        every = self.checkpoint_every
+        return round % every == 0 if every else since > CHECKPOINT_SECONDS
 
     def name(self, files: Mapping[str, str]) -> str:
         """A short name for these settings: equal settings, equal names; `files`: digests of files that they name."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
@@ -170,18 +170,19 @@ class Simulation(Clients):
     def _found(self, exchange: Exchange, state: State, cohort: Cohort, mixes: bool) -> Iterator[Answer | Part]:
         learning = Learning(self, exchange, mixes)
 
-        def learn(mine: Sequence[Cohort]) -> Iterator[Answer | Part]:
+        def learn(mine: Sequence[Cohort], kept: Sequence[Stacks] | None) -> Iterator[Answer | Part]:
             if self._processes is None:
-                found = self._learned(partial(self.answer, exchange, state), mine)
+                given = dict(zip(map(id, mine), kept or (), strict=False))
+                found = self._learned(lambda b, run: self.answer(exchange, state, b, run, given.get(id(b))), mine)
                 return (learning.sent(state, answer) for answer in found)
 
             def piece(k: int) -> Piece:
-                return piece_of(mine[k], kept=take(state.kept, mine[k].index))
+                return piece_of(mine[k], kept=take(state.kept, mine[k].index) if kept is None else kept[k])
 
             parcels = self._processes.each((exchange, str(mixes)), learning, state, len(mine), piece)
             return (unpacked(parcel, block) for parcel, block in zip(parcels, mine, strict=True))
 
-        return self.ranks.answers(self.blocks(cohort), learn)
+        return self.ranks.answers(self.blocks(cohort), learn, state.kept)
 
     def _colluded(self, exchange: Exchange, state: State, answers: list[Answer]) -> list[Answer]:
         """The answers once attackers have seen what the honest clients send: all of them, whoever learned it."""
@@ -237,7 +238,8 @@ class Simulation(Clients):
     ) -> Answer:
         """What a block of clients makes of a state; `kept`: what they keep, where the state does not say it."""
         received = receive(exchange, state, block)
-        mine = take(state.kept, block.index, self.task.device) if kept is None else kept
+        kept = take(state.kept, block.index) if kept is None else kept
+        mine = {name: rows.to(self.task.device) for name, rows in kept.items()}
         sent, kept = visit(exchange, received, mine, run, block)
         if self.attack is not None:
             sent = sent | self.attack.on(

@@ -36,9 +36,12 @@ from ..method import State
 from ..round import Answer, Part
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Stacks, apart, spread
+from . import homes
 from .parcel import packed, unpacked
 
 Piece = TypeVar("Piece")
+# (blocks, what their clients keep where the state does not say it) -> their answers
+Learn = Callable[[Sequence[Cohort], Sequence[Stacks] | None], Iterator[Answer | Part]]
 Empty = Callable[..., Tensor]  # (shape, dtype) -> room for a stack
 
 AHEAD = 4  # blocks a rank learns before answers are passed on: bounds what it holds, and evens out unequal blocks
@@ -60,22 +63,29 @@ class Ranks:
         """Whether this rank writes the folder and speaks; the others are silent."""
         return self.rank == 0
 
-    def answers(
-        self, blocks: Sequence[Cohort], learn: Callable[[Sequence[Cohort]], Iterator[Answer | Part]]
-    ) -> Iterator[Answer | Part]:
-        """The answers of all blocks in their order; each is learned, and mixed if it may be, by one rank only."""
+    def answers(self, blocks: Sequence[Cohort], learn: Learn, kept: Stacks) -> Iterator[Answer | Part]:
+        """The answers of all blocks in their order; each is learned, and mixed if it may be, by one rank only.
+
+        `kept`: what all clients keep; where it has homes, it stays there (`homes`).
+        """
         if self.size == 1:
-            yield from learn(blocks)
+            yield from learn(blocks, None)
             return
+        stay = homes.HOME in kept
         for begin in range(0, len(blocks), AHEAD * self.size):
             some = blocks[begin : begin + AHEAD * self.size]
             owners = dealt([float((block.sizes * block.effort).sum()) for block in some], self.size)
-            learned = learn([block for block, owner in zip(some, owners, strict=True) if owner == self.rank])
+            rows = homes.brought(kept, some, owners, self) if stay else None
+            learned = learn([block for block, owner in zip(some, owners, strict=True) if owner == self.rank], rows)
             mine = iter(list(learned))  # all of them, before anybody is waited for
             for block, owner in zip(some, owners, strict=True):
                 answer = next(mine) if owner == self.rank else None
-                there = self.stacks({} if answer is None else packed(answer, block), owner)
-                yield answer or unpacked(there, block)
+                told = answer if answer is None or not stay else replace(answer, kept={})
+                there = self.stacks({} if told is None else packed(told, block), owner)
+                found = answer or unpacked(there, block)
+                if stay:
+                    found = homes.elsewhere(found, kept, owner) if answer is None else homes.stays(answer, owner)
+                yield found
 
     def mine(self, parts: Sequence[Piece]) -> Sequence[Piece]:
         """This rank's share of some parts."""
@@ -126,6 +136,21 @@ class Ranks:
                 self._send(there, source)
                 out[part][name] = there if self.rank == source else spread(there, step)  # where rows lie, so do bits
         return out
+
+    def passed(self, rows: Stacks, source: int, target: int) -> Stacks:
+        """Rows from one rank to another, both of which know their form; the target's are overwritten."""
+        if self.rank not in (source, target):
+            return rows
+        sends, head = self.rank == source, torch.tensor([sum(stack.nbytes for stack in rows.values())])
+        told = head.clone()
+        for part in (told, *rows.values()):
+            there = part if part.is_contiguous() else part.contiguous()
+            for piece in torch.split(there.view(-1).view(torch.uint8), PIECE) if part.numel() else ():
+                with self._heard():
+                    dist.send(piece, target) if sends else dist.recv(piece, source)
+        require(torch.equal(head, told), f"ranks {source} and {target} do not agree on what clients keep")
+        self.counted["received"] += 0 if sends else int(head)
+        return rows
 
     def state(self, state: State, empty: Empty | None = None) -> State:
         """The first rank's state, at all ranks."""
