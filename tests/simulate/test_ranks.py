@@ -377,9 +377,9 @@ def lines(path: Path) -> int:
 
 
 @contextmanager
-def begun(folder: Path, rounds: int, more: int, *options: str) -> Iterator[list[Started]]:
+def begun(folder: Path, rounds: int, more: int, *options: str, command: list[str] = COMMAND) -> Iterator[list[Started]]:
     """Two ranks that have evaluated some rounds and are at work."""
-    words = [*COMMAND, "--rounds", str(rounds), "--out", folder.name, *options]
+    words = [*command, "--rounds", str(rounds), "--out", folder.name, *options]
     until = time.monotonic() + BUSY
     with started(words, cwd=folder.parent) as ranks:
         while lines(folder / "metrics.jsonl") <= more:
@@ -414,6 +414,29 @@ def test_the_death_of_a_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> 
     block = folder.read_json("config.json")["block"]
     assert block == "work"
     words = [*COMMAND[2:], "--rounds", str(rounds), "--block", str(block), "--out", str(tmp_path / "one"), "--quiet"]
+    assert outcome(words) == 0
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "one/metrics.jsonl").read_bytes()
+    assert (tmp_path / "run/clients.csv").read_bytes() == (tmp_path / "one/clients.csv").read_bytes()
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_takes_nothing_with_it_but_rounds_since_all_was_looked_at(tmp_path: Path) -> None:
+    command = ["-m", "polycentric", "run", "fedavg", "--data", "digits", "--clients", "12", "--executor", "stacked"]
+    command += ["--set", "cut=private(dense*)", "--model", "mlp", "--evaluate-every", "7"]
+    with begun(tmp_path / "run", 100_000, 3, command=command) as ranks:
+        ranks[1].process.kill()
+        (code, _, error), _ = ended(ranks, BUSY)
+    assert code == 1 and "`polycentric resume run` continues from the last complete round" in error
+    folder = Folder.open(tmp_path / "run")
+    found, problems = folder.load()
+    assert problems == [] and found is not None and found.state.round >= 7 and found.state.round % 7 == 0
+    assert list(found.state.kept) == ["private"] and bool(found.state.kept["private"].isfinite().all())
+    rounds = found.state.round + 3
+    settings, needs = folder.read_config()
+    folder.write_config(settings.changed(rounds=rounds), needs)
+    assert outcome(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+    assert folder.read_json("config.json")["block"] is None  # the command's own choice again
+    words = [*command[2:], "--rounds", str(rounds), "--out", str(tmp_path / "one"), "--quiet"]
     assert outcome(words) == 0
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "one/metrics.jsonl").read_bytes()
     assert (tmp_path / "run/clients.csv").read_bytes() == (tmp_path / "one/clients.csv").read_bytes()
