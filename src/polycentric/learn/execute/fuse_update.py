@@ -5,32 +5,50 @@ writes the row:
 
     G = A B,        w <- w - lr G                  becomes              w <- w + (-lr A) B
 
-which a matrix product does in place with w for its sum: G is never written. Parts of the gradient that are no products
-are added to their columns; what else the gradient is the sum of (a penalty's) is taken off the row first. Any other new
-row is copied to its place. Equal to rounding.
+which a matrix product does in place with w for its sum: G is never written. Where all clients have one rate, which is
+so as a rule, it is a number that the product takes along; and the gradient of a bias, a sum over examples, is a product
+with ones. Other parts of the gradient are added to their columns; what else the gradient is the sum of (a penalty's) is
+taken off the row first. Any other new row is copied to its place. Equal to rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from .tidy import SEES, is_a, root, shape, source
+from .tidy import SEES, draws, is_a, root, shape, source
 
 aten: Any = torch.ops.aten
+Call = Callable[..., Node]  # (operator, what it is given) -> its node
+Write = tuple[Any, tuple[Any, ...], dict[str, Any]]  # operator, what it is given
 MOST = 0.5  # of the row that must be products for it to be worth while
 
 
-def written_in_place(graph: Graph, places: Sequence[Node], new: Sequence[Node]) -> bool:
+class RatesDiffer(Exception):
+    """Clients of a stack do not move at one rate."""
+
+
+def one_rate(rates: Tensor) -> float:
+    """The rate of all clients."""
+    first = rates.reshape(-1)[0]
+    if not bool((rates == first).all()):
+        raise RatesDiffer
+    return float(first)
+
+
+def written_in_place(
+    graph: Graph, places: Sequence[Node], new: Sequence[Node], batches: Sequence[Node], same: bool
+) -> bool:
     """End a graph with what overwrites its places by what is new; whether any gradient is left unwritten.
 
     All that is computed is computed before the first write; what is only another view of a place is copied by then.
+    `same`: all clients are taken to move at one rate, and whoever begins with others is told (`RatesDiffer`).
     """
-    writes: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []  # operator, what it is given
+    writes: list[Write] = []
     moved, fused = {place for place, value in zip(places, new, strict=True) if value is not place}, False
 
     def call(target: Any, *args: Any, **named: Any) -> Node:
@@ -52,26 +70,43 @@ def written_in_place(graph: Graph, places: Sequence[Node], new: Sequence[Node]) 
             continue
         parts, rest, rate, fused = *found, True
         minus, first = call(aten.neg.default, rate), 0
+        one = call(one_rate, minus) if same and _lasts(rate, moved | set(batches)) else None
         if rest is not None:
             writes.append((torch.Tensor.addcmul_, (place, still(rest), minus), {}))
         for part in parts:
-            last, product = first + shape(part)[1], _product(part)
+            last = first + shape(part)[1]
             columns = call(aten.slice.Tensor, place, 1, first, last)
-            if product is None:
-                writes.append((torch.Tensor.addcmul_, (columns, still(part), minus), {}))
-            else:
-                a, b = cast(tuple[Node, Node], product.args)
-                columns = call(aten.view.default, columns, list(shape(product)))
-                each = call(aten.unsqueeze.default, minus, 2)
-                if torch.Size(shape(a)).numel() <= torch.Size(shape(b)).numel():
-                    a, b = call(aten.mul.Tensor, a, each), still(b)
-                else:
-                    a, b = still(a), call(aten.mul.Tensor, b, each)
-                writes.append((torch.Tensor.baddbmm_, (columns, a, b), {}))
+            writes.append(_part_added(call, still, part, columns, minus if one is None else one))
             first = last
     for target, args, named in writes:
         graph.call_function(target, args, named)
     return fused
+
+
+def _part_added(call: Call, still: Callable[[Node], Node], part: Node, columns: Node, rate: Node) -> Write:
+    """How a part of a gradient is added to its columns: `rate` is a number of all clients, or each one's, negative."""
+    product, added, alike = _product(part), _added_up(part), rate.target is one_rate
+    if product is None and (added is None or not alike):
+        if alike:
+            return torch.Tensor.add_, (columns, still(part)), {"alpha": rate}
+        return torch.Tensor.addcmul_, (columns, still(part), rate), {}
+    if product is None:
+        assert added is not None
+        n, examples, width = shape(added)
+        ones = call(aten.full.default, [n, 1, examples], 1, dtype=added.meta["val"].dtype)
+        return (
+            torch.Tensor.baddbmm_,
+            (call(aten.view.default, columns, [n, 1, width]), ones, still(added)),
+            {"alpha": rate},
+        )
+    a, b = cast(tuple[Node, Node], product.args)
+    columns = call(aten.view.default, columns, list(shape(product)))
+    if alike:
+        return torch.Tensor.baddbmm_, (columns, still(a), still(b)), {"alpha": rate}
+    each = call(aten.unsqueeze.default, rate, 2)
+    if torch.Size(shape(a)).numel() <= torch.Size(shape(b)).numel():
+        return torch.Tensor.baddbmm_, (columns, call(aten.mul.Tensor, a, each), still(b)), {}
+    return torch.Tensor.baddbmm_, (columns, still(a), call(aten.mul.Tensor, b, each)), {}
 
 
 def _gradient(place: Node, value: Node) -> tuple[list[Node], Node | None, Node] | None:
@@ -98,11 +133,29 @@ def _gradient(place: Node, value: Node) -> tuple[list[Node], Node | None, Node] 
 def _product(part: Node) -> Node | None:
     """The batched product that a part (clients, numbers) of a gradient is, seen flat; None if it is none."""
     product = source(part)
-    if not is_a(product, aten.bmm.default):
+    return product if is_a(product, aten.bmm.default) and _seen_flat(part, product) else None
+
+
+def _added_up(part: Node) -> Node | None:
+    """What a part (clients, numbers) is the sum of over examples, (clients, examples, numbers); None: of nothing."""
+    total = source(part)
+    if not is_a(total, aten.sum.dim_IntList) or total.kwargs:
         return None
-    numbers = torch.arange(torch.Size(shape(product)).numel())  # where every number goes
-    seen = _seen(part, numbers.view(shape(product)))
-    return product if torch.equal(seen.reshape(-1), numbers) else None
+    summed, axes = cast(tuple[Node, list[int]], total.args[:2])
+    whole = summed.meta["val"].dim() == 3 and list(axes) in ([1], [-2])
+    same = summed.meta["val"].dtype == total.meta["val"].dtype
+    return summed if whole and same and _seen_flat(part, total) else None
+
+
+def _seen_flat(part: Node, source: Node) -> bool:
+    """Whether a part has the numbers of its source in their order."""
+    numbers = torch.arange(torch.Size(shape(source)).numel())  # where every number goes
+    return torch.equal(_seen(part, numbers.view(shape(source))).reshape(-1), numbers)
+
+
+def _lasts(node: Node, changing: set[Node]) -> bool:
+    """Whether a node is the same at every step: it is made of nothing that changes, and not drawn."""
+    return node not in changing and not draws(node) and all(_lasts(one, changing) for one in node.all_input_nodes)
 
 
 def _seen(node: Node, source: Tensor) -> Tensor:

@@ -1,19 +1,23 @@
 """A recorded step, ready to be taken again and again: operators called one after another on rows in their places.
 
-settle(carried, held, constants)     once for some clients: views of their rows, and whatever stays as it is
-take(settled, batch)                 one step of theirs, in place
+begin(carried, held, constants)      once for some clients: views of their rows, and whatever stays as it is; gives
+prepare(batches)                     what can be done with the batches of several steps at once
+take(batch)                          one step of theirs, in place
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from .fuse_update import written_in_place
+from .fuse_update import RatesDiffer, written_in_place
+from .lift import liftable, lifted
 from .recording import recorded
 from .tidy import acts, changed, overwritten, root, tidied
 
@@ -38,6 +42,23 @@ PLAIN: dict[Any, Any] = {  # functions that take the same arguments, and are cal
 }
 
 
+Function = Callable[..., Any]
+
+
+class Taking(NamedTuple):
+    """A step of some clients, ready to be taken."""
+
+    prepare: Function  # tensors of the batches of several steps, stacked -> what `take` wants of them, stacked
+    take: Callable[..., None]  # one step, of what `prepare` gave for it
+
+    def along(self, batches: Sequence[Tensor]) -> None:
+        """The steps on some batches, one after another."""
+        prepared = self.prepare(*batches)
+        each = zip(*(part.unbind() for part in prepared), strict=True) if prepared else repeat((), len(batches[0]))
+        for given in each:
+            self.take(*given)
+
+
 class Replay:
     """The program of a step.
 
@@ -53,29 +74,61 @@ class Replay:
         held: Sequence[Tensor],
         batch: Sequence[Tensor],
     ) -> None:
-        graph, new, self.constants = recorded(step, [*carried, *held, *batch])
-        graph.output(tuple(new))
-        tidied(graph)
-        (output,) = [node for node in graph.nodes if node.op == "output"]
-        new = list(cast(tuple[Node, ...], output.args[0]))
-        graph.erase_node(output)
+        self._graph, new, self.constants = recorded(step, [*carried, *held, *batch])
+        self._graph.output(tuple(new))
+        tidied(self._graph)
+        self._sizes = len(carried), len(held), len(batch)
+        self._programs: dict[bool, Program] = {}
+        self.fuses = self._program(True).fuses
+
+    def begin(self, *known: Tensor) -> Taking:
+        """The steps of the clients that have these rows, carried and held."""
+        try:
+            program = self._program(True)
+            settled = program.settle(*known, *self.constants)
+        except RatesDiffer:
+            program = self._program(False)
+            settled = program.settle(*known, *self.constants)
+        return Taking(program.prepare, partial(program.take, *settled))
+
+    def _program(self, same: bool) -> Program:
+        """For clients that move at one rate, or each at its own."""
+        if same not in self._programs:
+            self._programs[same] = Program.of(self._graph, self._sizes, same)
+        return self._programs[same]
+
+
+class Program(NamedTuple):
+    """A step in three functions."""
+
+    settle: Function  # once for some rows
+    prepare: Function  # once for some batches
+    take: Function
+    fuses: bool  # whether any gradient is left unwritten
+
+    @staticmethod
+    def of(recorded: Graph, sizes: tuple[int, int, int], same: bool) -> Program:
+        """From what was recorded, which is left as it is."""
+        graph, (n, more, batch) = Graph(), sizes
+        new = list(cast(tuple[Node, ...], graph.graph_copy(recorded, {})))
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        n, m = len(carried), len(carried) + len(held)
-        places, batches = inputs[:n], inputs[m : m + len(batch)]
+        m = n + more
+        places, batches = inputs[:n], inputs[m : m + batch]
         constant = [node for node in inputs if node.name.startswith("held")]
-        self.fuses = written_in_place(graph, places, new)
+        fuses = written_in_place(graph, places, new, batches, same)
         graph.output(None)
         graph.eliminate_dead_code(acts)
         moved = {place for place, value in zip(places, new, strict=True) if value is not place}
         settled = _settled(graph, moved, set(batches))
         overwritten(graph, settled)
-        before, later = (
-            [node for node in graph.nodes if node.op == "call_function" and (node in settled) == first]
-            for first in (True, False)
-        )
+        calls = [node for node in graph.nodes if node.op == "call_function"]
+        ahead = liftable(calls, batches)
+        before, later = [c for c in calls if c in settled], [c for c in calls if c not in settled and c not in ahead]
         known = [*places, *inputs[n:m], *constant]
         shared = [node for node in (*known, *before) if any(user not in settled for user in node.users)]
-        self.settle, self.take = _function(known, before, shared), _function([*shared, *batches], later, [])
+        given = [node for node in (*batches, *ahead) if any(user in later for user in node.users)]
+        settle, take = _function(known, before, shared), _function([*shared, *given], later, [])
+        return Program(settle, lifted(batches, ahead, given), take, fuses)
 
 
 def _settled(graph: Graph, moved: set[Node], batches: set[Node]) -> set[Node]:

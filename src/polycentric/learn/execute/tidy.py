@@ -106,8 +106,9 @@ def is_a(node: Any, target: Any) -> TypeGuard[Node]:
 
 
 def _form(node: Node) -> tuple[object, ...]:
-    value = node.meta["val"]
-    return tuple(value.shape), value.stride(), value.dtype
+    value = node.meta["val"]  # how far it is to the next of one does not matter
+    strides = tuple(step if n > 1 else 0 for n, step in zip(value.shape, value.stride(), strict=True))
+    return tuple(value.shape), strides, value.dtype
 
 
 def _constant(graph: Graph, node: Node) -> Node | None:

@@ -114,13 +114,12 @@ class Programs:
         program = self._program(steps, carry, rows, batch)
         together = max(1, GATHERED // max(1, batch.x.nbytes))
         with torch.no_grad():
-            settled = program.settle(*carry.values(), *rows.values(), *program.constants)
+            taking = program.begin(*carry.values(), *rows.values())
             for first in range(stretch.start, stretch.stop, together):
                 at = slice(first, min(first + together, stretch.stop))
                 if together > 1 or first > stretch.start:
                     batch = steps.gather(index[at, some], weight[at, some])
-                for each in zip(*(part.unbind() for part in batch.tensors), strict=True):
-                    program.take(*settled, *each)
+                taking.along(batch.tensors)
 
     def _program(self, steps: Steps, carry: Stacks, rows: Stacks, batch: Batch) -> Replay:
         """The one for tensors of these shapes."""

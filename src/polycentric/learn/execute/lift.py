@@ -1,0 +1,75 @@
+"""What a recorded step does with its batch alone, done for the batches of several steps at once.
+
+Labels become rows of a mask, weights change their sign, images become rows: that depends on no client's model, so it
+need not be done again at every step. Only operators for which it is plain what they do to a stack of steps are lifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+aten: Any = torch.ops.aten
+
+
+def seen_as(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """`view`, of every step."""
+    return x.reshape(len(x), *shape)
+
+
+def with_axis(x: Tensor, at: int) -> Tensor:
+    """`unsqueeze`, of every step."""
+    return x.unsqueeze(at if at < 0 else at + 1)
+
+
+def scattered(to: Tensor, axis: int, index: Tensor, values: Tensor) -> Tensor:
+    """`scatter_add` to the same numbers, of every step."""
+    return to.expand(len(index), *to.shape).scatter_add(axis if axis < 0 else axis + 1, index, values)
+
+
+LIFTS: dict[Any, Callable[..., Tensor]] = {
+    aten.view.default: seen_as,
+    aten._unsafe_view.default: seen_as,
+    aten.unsqueeze.default: with_axis,
+    aten.neg.default: torch.neg,
+    aten.scatter_add.default: scattered,
+}
+
+
+def liftable(calls: Sequence[Node], batches: Sequence[Node]) -> list[Node]:
+    """The operators, in their order, that read a batch and nothing else but numbers that are always the same."""
+    found, known = list[Node](), set(batches)
+    for node in calls:
+        given = node.all_input_nodes
+        if node.target not in LIFTS or node.kwargs or not given or not all(one in known or full(one) for one in given):
+            continue
+        same = [one for one in given if one not in known]
+        if same and not (node.target is aten.scatter_add.default and same == [node.args[0]] != given):
+            continue
+        found.append(node)
+        known.add(node)
+    return found
+
+
+def full(node: Node) -> bool:
+    """Whether a node is a tensor of one number."""
+    return node.target is aten.full.default
+
+
+def lifted(batches: Sequence[Node], ahead: Sequence[Node], given: Sequence[Node]) -> Callable[..., tuple[Tensor, ...]]:
+    """What a step is given, as a function of batches; all stacked by steps."""
+    graph = Graph()
+    copies = {node: graph.placeholder(node.name) for node in batches}
+    for node in ahead:
+        for one in node.all_input_nodes:
+            if one not in copies:
+                copies[one] = graph.node_copy(one)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].target = LIFTS[node.target]
+    graph.output(tuple(copies[node] for node in given))
+    function: Callable[..., tuple[Tensor, ...]] = GraphModule({}, graph).forward
+    return function
