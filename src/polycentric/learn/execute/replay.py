@@ -39,13 +39,15 @@ PLAIN: dict[Any, Any] = {  # functions that take the same arguments, and are cal
     aten.addcmul.default: torch.addcmul,
     aten.scatter.value: torch.scatter,
     aten.cat.default: torch.cat,
+    aten._log_softmax.default: torch._log_softmax,
+    aten._log_softmax_backward_data.default: torch._log_softmax_backward_data,
 }
 
 
 Function = Callable[..., Any]
 
 
-class Taking(NamedTuple):
+class Begun(NamedTuple):
     """A step of some clients, ready to be taken."""
 
     prepare: Function  # tensors of the batches of several steps, stacked -> what `take` wants of them, stacked
@@ -81,7 +83,7 @@ class Replay:
         self._programs: dict[bool, Program] = {}
         self.fuses = self._program(True).fuses
 
-    def begin(self, *known: Tensor) -> Taking:
+    def begin(self, *known: Tensor) -> Begun:
         """The steps of the clients that have these rows, carried and held."""
         try:
             program = self._program(True)
@@ -89,7 +91,7 @@ class Replay:
         except RatesDiffer:
             program = self._program(False)
             settled = program.settle(*known, *self.constants)
-        return Taking(program.prepare, partial(program.take, *settled))
+        return Begun(program.prepare, partial(program.take, *settled))
 
     def _program(self, same: bool) -> Program:
         """For clients that move at one rate, or each at its own."""

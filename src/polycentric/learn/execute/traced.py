@@ -114,12 +114,12 @@ class Programs:
         program = self._program(steps, carry, rows, batch)
         together = max(1, GATHERED // max(1, batch.x.nbytes))
         with torch.no_grad():
-            taking = program.begin(*carry.values(), *rows.values())
+            begun = program.begin(*carry.values(), *rows.values())
             for first in range(stretch.start, stretch.stop, together):
                 at = slice(first, min(first + together, stretch.stop))
                 if together > 1 or first > stretch.start:
                     batch = steps.gather(index[at, some], weight[at, some])
-                taking.along(batch.tensors)
+                begun.along(batch.tensors)
 
     def _program(self, steps: Steps, carry: Stacks, rows: Stacks, batch: Batch) -> Replay:
         """The one for tensors of these shapes."""
