@@ -283,7 +283,8 @@ def piece_of(block: Cohort, **more: Stacks) -> Piece:
     """A block of clients as a piece of work."""
     words = {name: getattr(block, name) for name in WORDS}
     who = {"index": block.index, "sizes": block.sizes, "effort": block.effort}
-    return Piece(words, {"block": who | ({} if block.count is None else {"count": block.count}), **more})
+    tensors = {"block": who | ({} if block.count is None else {"count": block.count}), **more}
+    return Piece(words, tensors, work=float((block.sizes * block.effort).sum()))
 
 
 def block_of(piece: Piece) -> Cohort:

@@ -53,6 +53,7 @@ class Piece:
 
     words: Mapping[str, Any] = field(default_factory=dict)  # whatever JSON has
     tensors: Parcel = field(default_factory=dict)
+    work: float = 1.0  # how much it is, beside the others
 
 
 Job = Callable[[State, Piece], Parcel]
@@ -100,7 +101,7 @@ class Processes:
                     if not self._workers:
                         raise Lost("the workers were ended before they had answered")
                     while sent < n and sent < want + WINDOW * self.n:
-                        worker = min(self._workers, key=lambda w: len(w.asked))
+                        worker = min(self._workers, key=lambda w: (w.work, len(w.asked)))
                         if len(worker.asked) >= AHEAD:
                             break
                         pieces[sent] = piece(sent)
@@ -148,11 +149,16 @@ class Worker:
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid, self.line = pid, line
-        self.asked: deque[tuple[int, int]] = deque()  # (piece, segment it lies in) that it has not answered yet
+        self.asked: deque[tuple[int, int, float]] = deque()  # (piece, segment it lies in, work) not answered yet
         self._mine = Segments()
         self._theirs: dict[int, Segment] = {}
         self._read: list[int] = []  # its segments that nobody reads any more, to be told
         self._held = 0  # its segments that somebody reads
+
+    @property
+    def work(self) -> float:
+        """What it has not answered yet."""
+        return sum(work for _, _, work in self.asked)
 
     def ask(self, number: int, job: int, piece: Piece) -> None:
         """Give it a piece of work."""
@@ -160,7 +166,7 @@ class Worker:
         free, self._read = self._read, []
         told = {"job": job, "words": dict(piece.words), "in": at, "form": segment.write(piece.tensors), "free": free}
         self.tell(told, segment.descriptor if new else None)
-        self.asked.append((number, at))
+        self.asked.append((number, at, piece.work))
 
     def tell(self, message: dict[str, Any], descriptor: int | None = None) -> None:
         """Say something."""
@@ -177,7 +183,7 @@ class Worker:
             raise self._lost() from error
         if message is None:
             raise self._lost()
-        number, at = self.asked.popleft()
+        number, at, _ = self.asked.popleft()
         self._mine.free.add(at)
         for category, said in message["said"]:
             warnings.warn(said, getattr(builtins, category, UserWarning), stacklevel=4)

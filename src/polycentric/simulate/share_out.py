@@ -40,6 +40,7 @@ ROUND = 0.04  # seconds of such a round
 BLOCK = 0.02  # seconds of a block
 WORKER = 64 << 20  # bytes that a worker needs by itself
 ROWS = 4  # times a block that it holds: models, gradients, what is sent, what is sent on
+MANY = 16  # parts from which the last blocks may be a quarter of one
 PARTS = 32  # blocks of equal work in a round, at most: enough for the cores of most machines
 
 
@@ -129,17 +130,19 @@ def free_memory() -> int:
 def blocks_by_work(cohort: Cohort, work: Tensor, most: int, parts: int) -> Iterator[Cohort]:
     """Clients in falling order of their work, in blocks of `most` at most and of one of the parts of all the work.
 
-    Who has more than a part is a block alone, so nobody waits for a block of several large clients. The last blocks are
-    smaller, down to a quarter of a part: while some are at a last large block, others do several small ones.
+    Who has more than a part is a block alone, so nobody waits for a block of several large clients. Of three parts or
+    more the last blocks are smaller, down to half of a part, or a quarter where there are many: while some are at a
+    last large block, others do several small ones. Few clients that would be left over are no block of their own.
 
     >>> ten = Cohort(torch.arange(10), torch.full((10,), 5), torch.ones(10).double(), 10, 0, 0)
     >>> [len(block) for block in blocks_by_work(ten, ten.sizes.double(), 1024, 4)]
     [2, 2, 2, 2, 1, 1]
     """
     left, each, begin = float(work.sum()), work.tolist(), 0
-    part, ahead = left / parts, min(4.0, parts / 2)
+    part, ahead, least = left / parts, min(4.0, parts / 2) if parts > 2 else 2.0, 2 if parts < MANY else 4
     while begin < len(each):
-        limit = max(part / 4, min(part, ahead * left / parts)) * (1 + 1e-9)
+        limit = max(part / least, min(part, ahead * left / parts)) * (1 + 1e-9)
+        limit = left if left <= limit + part / 8 else limit
         end, sum_ = begin + 1, each[begin]
         while end < len(each) and end - begin < most and sum_ + each[end] <= limit:
             sum_ += each[end]
