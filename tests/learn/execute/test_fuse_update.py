@@ -141,6 +141,22 @@ def test_what_reads_the_batch_alone_is_done_for_several_steps_at_once() -> None:
     torch.testing.assert_close(mine, plain, rtol=1e-12, atol=1e-12)
 
 
+def test_what_a_step_overwrites_of_its_batch_it_reads_when_it_does() -> None:
+    def step(row: Tensor, x: Tensor) -> Sequence[Tensor]:
+        x.mul_(3)  # a module that changes what it is given
+        flipped = x.neg()
+        flipped.add_(1)
+        return [row + flipped + x.view(N, 2, 2).view(N, 4)]
+
+    plain, mine = some(4), some(4)
+    batches = [0.5 * some(4), 2 * some(4)]
+    program = Replay(step, [some(4)], [], [some(4)])
+    for batch in batches:
+        plain = step(plain, batch.clone())[0]
+    program.begin(mine).along([torch.stack(batches)])
+    torch.testing.assert_close(mine, plain, rtol=1e-12, atol=1e-12)
+
+
 def test_a_product_seen_the_other_way_round_is_no_product() -> None:
     def step(row: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
         return [moved(row, [torch.bmm(a, b).transpose(1, 2).reshape(N, 12)])]

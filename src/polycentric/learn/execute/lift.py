@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from .tidy import changed, root
+
 aten: Any = torch.ops.aten
 
 
@@ -41,11 +43,17 @@ LIFTS: dict[Any, Callable[..., Tensor]] = {
 
 
 def liftable(calls: Sequence[Node], batches: Sequence[Node]) -> list[Node]:
-    """The operators, in their order, that read a batch and nothing else but numbers that are always the same."""
-    found, known = list[Node](), set(batches)
+    """The operators, in their order, that read a batch and nothing else but numbers that are always the same.
+
+    What a step overwrites it must read when it does.
+    """
+    written = {root(node) for call in calls for node in changed(call)}
+    found, known = list[Node](), {node for node in batches if node not in written}
     for node in calls:
         given = node.all_input_nodes
         if node.target not in LIFTS or node.kwargs or not given or not all(one in known or full(one) for one in given):
+            continue
+        if root(node) in written:
             continue
         same = [one for one in given if one not in known]
         if same and not (node.target is aten.scatter_add.default and same == [node.args[0]] != given):
