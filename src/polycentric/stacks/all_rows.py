@@ -158,7 +158,7 @@ def squared_distances(rows: Tensor, centers: Tensor, columns: Spans = None) -> T
         b = centers[:, piece].double()
         middle = b.mean(0)
         a, b = rows[:, piece].to(torch.float64, copy=True).sub_(middle), b - middle
-        return torch.einsum("ij,ij->i", a, a)[:, None] - 2 * a @ b.T + b.square().sum(1)
+        return torch.linalg.vecdot(a, a)[:, None] - 2 * a @ b.T + b.square().sum(1)
 
     out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
     for found in each(part, pieces(rows, columns), rows):
