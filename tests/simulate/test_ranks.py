@@ -33,7 +33,7 @@ from polycentric.errors import OtherRankFailed
 from polycentric.parts.attack import SignFlip
 from polycentric.round import Answer
 from polycentric.runs.folder import Folder
-from polycentric.runs.loop import Run
+from polycentric.runs.loop import Callback, Run
 from polycentric.runs.start import prepare
 from polycentric.simulate.clock import Physical
 from polycentric.simulate.ranks import ALONE, Ranks, asked, dealt, join_ranks, own_device
@@ -71,7 +71,8 @@ PECULIAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"state": "disk", "checkpoint_every": 2} | SELDOM,
     ),
     "kept, and rows seen": ("fedavg", {"cut": KeepPrivate("dense*"), "aggregate": Krum()}, SELDOM),
-    "kept by several exchanges": ("lg-fedavg", {}, SELDOM),
+    "kept by several exchanges": ("lg-fedavg", {"warm_up": 3, "select": Uniform(n=5)}, SELDOM),
+    "kept, and not written yet": ("lg-fedavg", {"warm_up": 9, "select": Uniform(n=5)}, SELDOM),
     "kept, and not finite": ("fedavg", {"cut": KeepPrivate("0*")}, SELDOM | {"model": contract.steep}),
     "last rows": ("fesem", {"absent": "last", "select": Uniform(n=5), "match": "distance", "reseed": True}, {}),
     "robust": ("fedavg", {"aggregate": Krum()}, {}),
@@ -122,6 +123,10 @@ def main(where: Path) -> None:
         found = {"long text": ranks.text("å" * 3000 if ranks.first else ""), "empty text": ranks.text("")}
         found |= {"mistake of one": said(lambda: fails_at(ranks, {1}), ranks)}
         found |= {"mistake of all": said(lambda: fails_at(ranks, {0, 1}), ranks)}
+        looking, looked_at = Looking(), case("kept where it is learned", ranks)
+        looked_at.callbacks = (*looked_at.callbacks, looking)
+        looked_at.go()
+        found |= {"looked at": looking.seen}
         found |= {"apart": said(lambda: drifts(ranks), ranks), "threads": threads_of_the_group()}
     for _ in range(100):  # the system may list a thread for a moment after it has ended
         if not (left := threads_of_the_group()):
@@ -129,6 +134,17 @@ def main(where: Path) -> None:
         time.sleep(0.1)
     found |= {"threads left": left}
     (where / f"rank {ranks.rank}.json").write_text(json.dumps(found))
+
+
+class Looking(Callback):
+    """A user's own, that looks at what clients keep after every round."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def on_round(self, run: Run, trips: Any) -> None:
+        kept = run.state.kept
+        self.seen.append([name for name, rows in kept.items() if bool(rows.isfinite().all())] + [str(len(kept))])
 
 
 def threads_of_the_group() -> list[str]:
@@ -274,6 +290,11 @@ def test_what_ranks_tell_each_other(together: Path) -> None:
     first, second = (json.loads((together / f"rank {rank}.json").read_text()) for rank in (0, 1))
     assert first["long text"] == second["long text"] == "å" * 3000
     assert first["empty text"] == second["empty text"] == ""
+
+
+def test_a_callback_of_the_users_own_sees_all_that_clients_keep(together: Path) -> None:
+    for rank in (0, 1):
+        assert json.loads((together / f"rank {rank}.json").read_text())["looked at"] == [["private", "1"]] * 5
 
 
 def test_what_goes_wrong_is_said_by_one_rank(together: Path) -> None:

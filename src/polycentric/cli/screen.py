@@ -69,6 +69,8 @@ def _strict(value: Any) -> Any:
 class Bar(Callback):
     """A bar over rounds with loss, mean and worst-decile accuracy, and bytes."""
 
+    sees_kept = False
+
     def __init__(self, bar: Progress, title: str, rounds: int) -> None:
         self.bar, self.task = bar, bar.add_task(title, total=rounds, numbers="")
 

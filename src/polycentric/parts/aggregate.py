@@ -73,7 +73,7 @@ class Aggregate(Protocol):
         """What a block of rows (block, width) that these clients sent comes to by itself."""
 
     def add(self, total: Sum | Rows, part: Sum | Rows) -> None:
-        """Take in a part, in place; the same bits wherever it was made."""
+        """Take in a part, which may be used up; the same bits wherever it was made."""
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """The result; a center that heard nobody gets its own model back."""
@@ -130,7 +130,7 @@ class Mean:
         own = own.expand(len(total.weight), -1)
         everyone = torch.ones(len(own), dtype=torch.bool)
         if total.rest == "none":
-            return Heard(total.values.to(own.dtype), everyone)
+            return Heard(total.values.to(own.dtype).contiguous(), everyone)
         values, out = total.values, torch.empty_like(own, memory_format=torch.contiguous_format)
         if total.rest == "keep":
             lacks = to_device_of(own, 1 - total.weight)[:, None]

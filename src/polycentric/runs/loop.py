@@ -61,7 +61,13 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Listens to a run: files, progress bars, trackers. Every hook may be left out; all are given the run itself."""
+    """Listens to a run: files, progress bars, trackers. Every hook may be left out; all are given the run itself.
+
+    `sees_kept`: `on_round` may look at what clients keep (`run.state.kept`), which is brought together from all ranks
+    for it, where there are several.
+    """
+
+    sees_kept = True
 
     def on_start(self, run: Run) -> None:
         """Before the first round of this process: of a new run, or of one that is resumed."""
@@ -266,13 +272,17 @@ class Run:
         return trips
 
     def _at_hand(self, state: State) -> State:
-        """What clients keep, from all ranks, in rounds that are scored or saved; the first rank has the clock."""
+        """What clients keep, from all ranks, in rounds that are scored, saved or looked at by somebody's callback."""
         ranks, now = self.clients.ranks, time.monotonic()
         if not away(state):
             return state
-        due = self.settings.saves(state.round, now - self._saw_all)
-        if not self.settings.evaluates(state.round) and ranks.text("yes" if due else "no") == "no":
-            return state
+        due = ranks.first and self.settings.saves(state.round, now - self._saw_all)  # the first rank has the clock
+        looks = any(c.sees_kept and type(c).on_round is not Callback.on_round for c in self.callbacks)
+        asked = torch.tensor([int(due or looks)])
+        if not self.settings.evaluates(state.round):
+            ranks.add(asked)
+            if not int(asked):
+                return state
         self._saw_all = now
         return gathered(state, ranks)
 

@@ -37,6 +37,8 @@ SHOWN = ("micro_accuracy", "macro_accuracy", "worst_decile_accuracy", "micro_rms
 class Recorder(Callback):
     """Writes a run's folder: metrics as they come, a checkpoint now and then, the summary at the end."""
 
+    sees_kept = False
+
     def __init__(self, folder: Folder, identity: str) -> None:
         self.folder, self.identity = folder, identity
         self.saved, self.dropped, self.places = time.monotonic(), 0, hashlib.sha256()

@@ -67,6 +67,8 @@ class Listening(Clients):
 class Exchanges(Callback):
     """Writes exchanges.jsonl of a run."""
 
+    sees_kept = False
+
     def __init__(self, folder: Folder) -> None:
         self.path = folder.path / NAME
         self._listening: Listening | None = None

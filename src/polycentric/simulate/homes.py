@@ -64,9 +64,11 @@ def brought(kept: Stacks, blocks: Sequence[Cohort], owners: Sequence[int], ranks
     return mine
 
 
-def stays(found: Found, rank: int) -> Found:
-    """The answer of a block that this rank has learned."""
-    return replace(found, kept=found.kept | {HOME: torch.full((len(found.block), 1), rank)})
+def stays(found: Found, block: Cohort, rows: Stacks, rank: int) -> Found:
+    """The answer of a block that this rank has learned, from these rows; what it does not say has stayed as it was."""
+    good = torch.isin(block.index, found.block.index)
+    as_before = {name: stack for name, stack in rows.items() if name not in found.kept}
+    return replace(found, kept=take(as_before, good) | found.kept | {HOME: torch.full((len(found.block), 1), rank)})
 
 
 def elsewhere(found: Found, kept: Stacks, rank: int) -> Found:

@@ -75,16 +75,19 @@ class Ranks:
         for begin in range(0, len(blocks), AHEAD * self.size):
             some = blocks[begin : begin + AHEAD * self.size]
             owners = dealt([float((block.sizes * block.effort).sum()) for block in some], self.size)
-            rows = homes.brought(kept, some, owners, self) if stay else None
-            learned = learn([block for block, owner in zip(some, owners, strict=True) if owner == self.rank], rows)
-            mine = iter(list(learned))  # all of them, before anybody is waited for
+            rows = homes.brought(kept, some, owners, self) if stay else []
+            own = [block for block, owner in zip(some, owners, strict=True) if owner == self.rank]
+            mine = iter(list(learn(own, rows if stay else None)))  # all of them, before anybody is waited for
+            came = iter(rows)
             for block, owner in zip(some, owners, strict=True):
                 answer = next(mine) if owner == self.rank else None
                 told = answer if answer is None or not stay else replace(answer, kept={})
                 there = self.stacks({} if told is None else packed(told, block), owner)
                 found = answer or unpacked(there, block)
-                if stay:
-                    found = homes.elsewhere(found, kept, owner) if answer is None else homes.stays(answer, owner)
+                if stay and answer is None:
+                    found = homes.elsewhere(found, kept, owner)
+                elif stay:
+                    found = homes.stays(found, block, next(came), owner)
                 yield found
 
     def mine(self, parts: Sequence[Piece]) -> Sequence[Piece]:

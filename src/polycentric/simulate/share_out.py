@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -138,9 +139,12 @@ def blocks_by_work(cohort: Cohort, work: Tensor, most: int, parts: int) -> Itera
     >>> [len(block) for block in blocks_by_work(ten, ten.sizes.double(), 1024, 4)]
     [2, 2, 2, 2, 1, 1]
     """
-    left, each, begin = float(work.sum()), work.tolist(), 0
-    part, ahead, least = left / parts, min(4.0, parts / 2) if parts > 2 else 2.0, 2 if parts < MANY else 4
+    each, begin = work.tolist(), 0
+    lefts = list(accumulate(reversed(each)))[::-1]  # from every client on
+    part, ahead = sum(each) / parts, min(4.0, parts / 2) if parts > 2 else 2.0
+    least = 2 if parts < MANY else 4
     while begin < len(each):
+        left = lefts[begin]
         limit = max(part / least, min(part, ahead * left / parts)) * (1 + 1e-9)
         limit = left if left <= limit + part / 8 else limit
         end, sum_ = begin + 1, each[begin]
@@ -148,4 +152,4 @@ def blocks_by_work(cohort: Cohort, work: Tensor, most: int, parts: int) -> Itera
             sum_ += each[end]
             end += 1
         yield cohort[begin:end]
-        begin, left = end, left - sum_
+        begin = end

@@ -96,7 +96,7 @@ def in_order(rows: Tensor) -> Tensor:
     Numpy orders short rows that lie in memory end to end by vector instructions, fifty times as fast as torch does the
     columns of a few hundred rows.
     """
-    across = rows.T.clone(memory_format=torch.contiguous_format)
+    across = rows.detach().T.clone(memory_format=torch.contiguous_format)
     if across.device.type == "cpu" and across.dtype in (torch.float32, torch.float64):
         np.ndarray.sort(across.numpy(), axis=1)
         return across.T
@@ -158,7 +158,8 @@ def squared_distances(rows: Tensor, centers: Tensor, columns: Spans = None) -> T
         b = centers[:, piece].double()
         middle = b.mean(0)
         a, b = rows[:, piece].to(torch.float64, copy=True).sub_(middle), b - middle
-        return torch.linalg.vecdot(a, a)[:, None] - 2 * a @ b.T + b.square().sum(1)
+        own: Tensor = torch.linalg.vecdot(a, a)
+        return own[:, None] - 2 * a @ b.T + b.square().sum(1)
 
     out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
     for found in each(part, pieces(rows, columns), rows):
