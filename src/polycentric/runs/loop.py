@@ -274,17 +274,11 @@ class Run:
     def _at_hand(self, state: State) -> State:
         """What clients keep, from all ranks, in rounds that are scored, saved or looked at by somebody's callback."""
         ranks, now = self.clients.ranks, time.monotonic()
-        if not away(state):
-            return state
         due = ranks.first and self.settings.saves(state.round, now - self._saw_all)  # the first rank has the clock
         looks = any(c.sees_kept and type(c).on_round is not Callback.on_round for c in self.callbacks)
-        asked = torch.tensor([int(due or looks)])
-        if not self.settings.evaluates(state.round):
-            ranks.add(asked)
-            if not int(asked):
-                return state
-        self._saw_all = now
-        return gathered(state, ranks)
+        found = gathered(state, ranks, wanted=due or looks or self.settings.evaluates(state.round))
+        self._saw_all = self._saw_all if away(found) else now
+        return found
 
     def _account(self, trips: Sequence[Trip], seconds: float) -> tuple[Tally, list[int]]:
         """What a round of so many seconds adds to the tally; and how many were late in each of its exchanges."""

@@ -78,9 +78,13 @@ def elsewhere(found: Found, kept: Stacks, rank: int) -> Found:
     return replace(found, kept=none | {HOME: torch.full((n, 1), rank)})
 
 
-def gathered(state: State, ranks: Ranks) -> State:
-    """The same state with all rows at every rank."""
+def gathered(state: State, ranks: Ranks, wanted: bool = True) -> State:
+    """The same state with all rows at every rank, where any rank wants it so."""
     if not away(state):
+        return state
+    asked = torch.tensor([int(wanted)])
+    ranks.add(asked)
+    if not int(asked):
         return state
     rows, home = {name: stack for name, stack in state.kept.items() if name != HOME}, state.kept[HOME][:, 0]
     whole = Draft(rows)
