@@ -79,7 +79,8 @@ def _ended(folder: Folder) -> dict[str, Any] | None:
         found = folder.read_summary() if folder.finished else None
         return found and found | {"run_dir": str(folder.path)}  # where it is now
     except Damaged as error:
-        warnings.warn(str(error), stacklevel=3)
+        if writer(folder.path) is None:  # else somebody is just ending it: the digests come last
+            warnings.warn(str(error), stacklevel=3)
         return None
 
 
