@@ -188,8 +188,6 @@ def serve(
 class Watch(Callback):
     """Puts a center where its record left it, and tells who was left out and why; nodes.json says it to a page."""
 
-    sees_kept = False
-
     def __init__(
         self, used: dict[int, LastUsed], names: Sequence[str], roster: Roster, log: Callable[[str], None]
     ) -> None:

@@ -122,9 +122,7 @@ class Graphs:
         places = {place.untyped_storage().data_ptr() for place in self.carry.values()}
         moved = {}
         for name, value in step(carry, rows, index, weight).items():
-            if not _same(
-                value, carry[name]
-            ):  # what stands in another's place is taken from there before that is written
+            if not _same(value, carry[name]):  # what stands in another's place is taken before that is written
                 moved[name] = value.clone() if value.untyped_storage().data_ptr() in places else value
         for name, value in moved.items():
             carry[name].copy_(value)

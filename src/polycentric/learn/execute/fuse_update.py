@@ -94,11 +94,8 @@ def _part_added(call: Call, still: Callable[[Node], Node], part: Node, columns: 
         assert added is not None
         n, examples, width = shape(added)
         ones = call(aten.full.default, [n, 1, examples], 1, dtype=added.meta["val"].dtype)
-        return (
-            torch.Tensor.baddbmm_,
-            (call(aten.view.default, columns, [n, 1, width]), ones, still(added)),
-            {"alpha": rate},
-        )
+        columns = call(aten.view.default, columns, [n, 1, width])
+        return torch.Tensor.baddbmm_, (columns, ones, still(added)), {"alpha": rate}
     a, b = cast(tuple[Node, Node], product.args)
     columns = call(aten.view.default, columns, list(shape(product)))
     if alike:
