@@ -84,7 +84,7 @@ class Recording(Watching):  # type: ignore[no-untyped-call]
         given, named = map_aggregate(args, self.seen), map_aggregate(kwargs, self.seen)
         found = func(*args, **kwargs)
         node = self.graph.call_function(func, given, named)  # type: ignore[arg-type]
-        for at, value in [(None, found)] if isinstance(found, Tensor) else list(enumerate(found)):
+        for at, value in [(None, found)] if isinstance(found, Tensor) else list(enumerate(found or ())):
             if isinstance(value, Tensor):
                 self.note(node if at is None else self.graph.call_function(getitem, (node, at)), value)
                 memory = _memory(value)

@@ -14,6 +14,23 @@ HeightWidth = tuple[int, int]
 Backend = Literal["torch", "triton"]
 
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
+OURS = torch.library.Library("polycentric", "DEF")
+
+
+def operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
+    """Makes a function of tensors an operator of torch, so that a recording notes it; the schema begins with its name.
+
+    A recording sees operators alone, and a kernel that is started by hand is none: all it would note is the empty tensor
+    that the kernel fills.
+    """
+
+    def made(function: Callable[..., Any]) -> Any:
+        name = schema.partition("(")[0]
+        OURS.define(schema)
+        OURS.impl(name, function, "CompositeExplicitAutograd")
+        return getattr(torch.ops.polycentric, name).default
+
+    return made
 
 
 @cache
