@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -173,6 +174,12 @@ def test_who_takes_no_step_is_not_moved(blobs: Make, replays: list[str]) -> None
     assert not torch.equal(a["model"], rows["model"])
 
 
+def plain(step: Callable[[Stacks, Stacks, torch.Tensor, torch.Tensor], Stacks]) -> Any:
+    """Steps of a function of what is carried, what is held, and a batch's positions and weights, as they are."""
+    take = lambda carry, rows, batch: step(carry, rows, *batch)  # noqa: E731
+    return SimpleNamespace(in_place=False, take=take, gather=lambda index, weight: (index, weight))
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 27, TOGETHER, TOGETHER + 1, 2 * TOGETHER + 5])
 def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> None:
     def step(carry: Stacks, rows: Stacks, index: torch.Tensor, weight: torch.Tensor) -> Stacks:
@@ -189,7 +196,7 @@ def test_every_batch_is_taken_once_and_in_order(n: int, replays: list[str]) -> N
     found = []
     for start in (carry, {"sum": torch.ones(2)}, carry):
         graph.enter(start, rows)
-        graph.take(step, index, weight)
+        graph.take(plain(step), index, weight)
         found.append(graph.leave(0, 2)["sum"])
     one, other, two = found
     assert torch.equal(one, expected["sum"]) and torch.equal(two, expected["sum"])
@@ -203,7 +210,7 @@ def test_what_a_step_leaves_in_the_place_of_another_is_not_overwritten_before_it
 
     carry, none = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0])}, torch.zeros(5, 2, 1)
     graph = Graphs(carry, {}, none[0].long(), none[0], None)
-    graph.take(swap, none.long(), none)  # an odd number of times
+    graph.take(plain(swap), none.long(), none)  # an odd number of times
     assert graph.leave(0, 2)["a"].tolist() == [3, 4] and graph.leave(0, 2)["b"].tolist() == [1, 2]
 
 

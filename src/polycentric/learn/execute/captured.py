@@ -5,8 +5,12 @@ captured, and from then on replayed. For that there must be few shapes: the clie
 graph works on the first 1, 2, 3, 4, 6, 8, 12, 16, 24, ... of them, a *bucket* (`bucket_size`). What is carried by those
 who leave is copied; their places may be worked on to no effect. A graph is one step, which finds its batch by a count
 that it moves on itself: so there is one graph for every bucket, whatever the number of steps, and the first step of a
-bucket, which is launched, is all that a capture waits for. A captured step and a launched one give the same bits, so it
-does not matter when a capture is made.
+bucket, which is launched, is all that a capture waits for.
+
+Where models move in place, what is captured is the step's program (`replay`), recorded for the bucket on a copy of the
+rows: it launches fewer kernels than `vmap` and `grad` do, and gradients of large layers are never written
+(`gpu.fuse_moves`). The first step is the program's, too: captured and launched it gives the same bits, so it does not
+matter when a capture is made.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ import torch
 from torch import Tensor
 
 from ...stacks.stack import Stacks
-from .scan import Steps, clients_in, copied, first_of, joined, stretches
+from ...tasks.task import Batch
+from .recording import CannotRecord
+from .replay import Begun, Replay
+from .scan import Steps, as_function, clients_in, copied, first_of, joined, stretches
 
-OnBatch = Callable[[Stacks, Stacks, Tensor, Tensor], Stacks]  # a step, with the batch by index and weight
 TOGETHER = 64  # steps whose batches are put in their places at once
 COPIES = 4 << 30  # bytes of fixed places beside the newest; graphs share their working memory: one works at a time
 
@@ -36,9 +42,6 @@ class Captured:
     def __call__(self, steps: Steps, carry: Stacks, rows: Stacks) -> Stacks:
         """All steps, in fixed places."""
 
-        def take(carry: Stacks, rows: Stacks, index: Tensor, weight: Tensor) -> Stacks:
-            return steps.take(carry, rows, steps.gather(index, weight))
-
         schedule, n = steps.schedule, clients_in(carry)
         index, weight = schedule.index, schedule.weight
         if not schedule.n_steps:
@@ -49,7 +52,7 @@ class Captured:
         finished = [graphs.leave(legs[0][2], n)]
         for (first, last, active), (_, _, staying) in zip(legs, [*legs[1:], end], strict=True):
             bucket = min(bucket_size(active), n)
-            graphs.take(take, index[first:last, :bucket], weight[first:last, :bucket])
+            graphs.take(steps, index[first:last, :bucket], weight[first:last, :bucket])
             finished.append(graphs.leave(staying, active))
         return joined(finished[::-1])
 
@@ -82,6 +85,7 @@ class Graphs:
         self.room, self.bytes = len(index), sum(value.nbytes for value in (carry | rows).values())
         self.index, self.weight = (t.expand(TOGETHER, *t.shape).clone() for t in (index, weight))
         self.at = torch.zeros(1, dtype=torch.int64, device=index.device)  # the next of these batches
+        self.programs: dict[int, Begun | None] = {}  # by bucket; None: the step cannot be recorded
         self.replays: dict[int, Callable[[], object] | None] = {}  # by bucket; None: launched once, not captured yet
 
     def enter(self, carry: Stacks, rows: Stacks) -> None:
@@ -94,7 +98,7 @@ class Graphs:
         """What some of them carry now."""
         return {name: value[first:last].clone() for name, value in self.carry.items()}
 
-    def take(self, step: OnBatch, index: Tensor, weight: Tensor) -> None:
+    def take(self, steps: Steps, index: Tensor, weight: Tensor) -> None:
         """The steps of (steps, bucket, ...) batches by the first clients."""
         n, bucket = index.shape[:2]
         for first in range(0, n, TOGETHER):
@@ -103,30 +107,55 @@ class Graphs:
             self.weight[: some.stop - first, :bucket].copy_(weight[some])
             self.at.zero_()
             for _ in range(first, some.stop):
-                self._next(step, bucket)
+                self._next(steps, bucket)
 
-    def _next(self, step: OnBatch, bucket: int) -> None:
+    def _next(self, steps: Steps, bucket: int) -> None:
         """The next step: launched the first time, when libraries set themselves up, and replayed from then on."""
-        one = partial(self._step, bucket, step)
+        one = partial(self._step, bucket, steps)
         if bucket not in self.replays:
-            self.replays[bucket] = None
+            self.replays[bucket], self.programs[bucket] = None, self._program(bucket, steps)
             return one()
         replay = self.replays[bucket]
         if replay is None:
             replay = self.replays[bucket] = recorded(one, self.pool)
         replay()
 
-    def _step(self, bucket: int, step: OnBatch) -> None:
+    def _program(self, bucket: int, steps: Steps) -> Begun | None:
+        """The step of a bucket as a program; it is recorded on copies, and nobody has moved."""
+        if not steps.in_place:
+            return None
         carry, rows = first_of(bucket, self.carry), first_of(bucket, self.rows)
+        batch = self._batch(bucket, steps)
+        try:
+            replay = Replay(as_function(steps, carry, rows), [*copied(carry).values()], [*rows.values()], batch.tensors)
+        except CannotRecord:
+            return None
+        return replay.begin(*carry.values(), *rows.values())
+
+    def _batch(self, bucket: int, steps: Steps) -> Batch:
+        """The next one."""
         index, weight = (batches.index_select(0, self.at)[0, :bucket] for batches in (self.index, self.weight))
+        return steps.gather(index, weight)
+
+    def _step(self, bucket: int, steps: Steps) -> None:
+        carry, rows, batch = first_of(bucket, self.carry), first_of(bucket, self.rows), self._batch(bucket, steps)
+        program = self.programs[bucket]
+        if program is None:
+            self._stepped(carry, steps.take(carry, rows, batch))
+        else:
+            with torch.no_grad():
+                program.along([part[None] for part in batch.tensors])
+        self.at.add_(1)
+
+    def _stepped(self, carry: Stacks, new: Stacks) -> None:
+        """What is carried from now on, put in its places."""
         places = {place.untyped_storage().data_ptr() for place in self.carry.values()}
         moved = {}
-        for name, value in step(carry, rows, index, weight).items():
+        for name, value in new.items():
             if not _same(value, carry[name]):  # what stands in another's place is taken before that is written
                 moved[name] = value.clone() if value.untyped_storage().data_ptr() in places else value
         for name, value in moved.items():
             carry[name].copy_(value)
-        self.at.add_(1)
 
 
 def _same(value: Tensor, place: Tensor) -> bool:

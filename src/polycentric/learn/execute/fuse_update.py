@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from .tidy import SEES, draws, is_a, root, shape, source
+from .tidy import draws, is_a, root, shape, source
 
 aten: Any = torch.ops.aten
 Call = Callable[..., Node]  # (operator, what it is given) -> its node
@@ -130,7 +130,7 @@ def _gradient(place: Node, value: Node) -> tuple[list[Node], Node | None, Node] 
 def _product(part: Node) -> Node | None:
     """The batched product that a part (clients, numbers) of a gradient is, seen flat; None if it is none."""
     product = source(part)
-    return product if is_a(product, aten.bmm.default) and _seen_flat(part, product) else None
+    return product if is_a(product, aten.bmm.default) and seen_flat(part, product) else None
 
 
 def _added_up(part: Node) -> Node | None:
@@ -141,24 +141,15 @@ def _added_up(part: Node) -> Node | None:
     summed, axes = cast(tuple[Node, list[int]], total.args[:2])
     whole = summed.meta["val"].dim() == 3 and list(axes) in ([1], [-2])
     same = summed.meta["val"].dtype == total.meta["val"].dtype
-    return summed if whole and same and _seen_flat(part, total) else None
+    return summed if whole and same and seen_flat(part, total) else None
 
 
-def _seen_flat(part: Node, source: Node) -> bool:
-    """Whether a part has the numbers of its source in their order."""
-    numbers = torch.arange(torch.Size(shape(source)).numel())  # where every number goes
-    return torch.equal(_seen(part, numbers.view(shape(source))).reshape(-1), numbers)
+def seen_flat(part: Node, source: Node) -> bool:
+    """Whether a part, a view of its source that begins where it does, has its numbers in their order."""
+    seen, whole = part.meta["val"], source.meta["val"]
+    return bool(seen.is_contiguous() and whole.is_contiguous() and seen.numel() == whole.numel())
 
 
 def _lasts(node: Node, changing: set[Node]) -> bool:
     """Whether a node is the same at every step: it is made of nothing that changes, and not drawn."""
     return node not in changing and not draws(node) and all(_lasts(one, changing) for one in node.all_input_nodes)
-
-
-def _seen(node: Node, source: Tensor) -> Tensor:
-    """A tensor in place of a node's source, seen as the node sees it."""
-    if node.target not in SEES:
-        return source
-    see: Any = node.target
-    seen: Tensor = see(_seen(node.all_input_nodes[0], source), *node.args[1:], **node.kwargs)
-    return seen

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from ..gpu.fuse_moves import moves_fused
 from .fuse_update import RatesDiffer, written_in_place
 from .lift import liftable, lifted
 from .recording import recorded
-from .tidy import acts, changed, overwritten, root, tidied
+from .tidy import acts, changed, overwritten, root, same_form, source, tidied
 
 aten: Any = torch.ops.aten
 PLAIN: dict[Any, Any] = {  # functions that take the same arguments, and are called faster
@@ -77,8 +78,9 @@ class Replay:
         batch: Sequence[Tensor],
     ) -> None:
         self._graph, new, self.constants = recorded(step, [*carried, *held, *batch])
-        self._graph.output(tuple(new))
+        self._graph.output(tuple(map(at_its_place, self._graph.nodes, new)))
         tidied(self._graph)
+        moves_fused(self._graph)
         self._sizes = len(carried), len(held), len(batch)
         self._programs: dict[bool, Program] = {}
         self.fuses = self._program(True).fuses
@@ -98,6 +100,11 @@ class Replay:
         if same not in self._programs:
             self._programs[same] = Program.of(self._graph, self._sizes, same)
         return self._programs[same]
+
+
+def at_its_place(place: Node, value: Node) -> Node:
+    """The place itself, where a new value stands in it already and is only seen so."""
+    return place if source(value) is place and same_form(value, place) else value
 
 
 class Program(NamedTuple):

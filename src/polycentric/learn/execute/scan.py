@@ -5,7 +5,7 @@ at work are a prefix of the rows: nobody waits, and nothing is computed to be th
 departures are a *stretch*, all of one shape.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,18 @@ class Steps:
 # (steps, carry, rows) -> carry; nothing of the caller's is overwritten
 Scan = Callable[[Steps, Stacks, Stacks], Stacks]
 Stretch = Callable[[Stacks, Stacks, range], Stacks]  # the same for some steps of all clients given
+
+
+def as_function(steps: Steps, carry: Stacks, rows: Stacks) -> Callable[..., Sequence[Tensor]]:
+    """A step as a function of tensors: what is carried, what is only read, the batch's. Gives what is carried then."""
+    names, n, m = list(carry), len(carry), len(carry) + len(rows)
+
+    def step(*flat: Tensor) -> Sequence[Tensor]:
+        carried, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
+        now = steps.take(carried, held, Batch(*flat[m:]))
+        return [now[name] for name in names]
+
+    return step
 
 
 def over_stretches(stretch: Stretch, steps: list[int], carry: Stacks, rows: Stacks) -> Stacks:

@@ -32,10 +32,15 @@ IN_PLACE: dict[Any, Any] = {
 
 def tidied(graph: Graph) -> None:
     """Leave out what does nothing. The graph ends in an output."""
-    written = {root(node) for change in graph.nodes for node in changed(change)}
+    written: set[Node] = set()  # by what came before: who reads it then reads something else
+    lasting = {root(node) for node in graph.nodes if node.op == "call_function" for node in changed(node)}
+    lasting -= {node for node in graph.nodes if node.op == "placeholder"}
     known: dict[object, Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or draws(node) or any(root(n) in written for n in (node, *node.all_input_nodes)):
+        if node.op == "call_function":
+            written |= {root(change) for change in changed(node)}
+        around = {root(n) for n in (node, *node.all_input_nodes)}
+        if node.op != "call_function" or draws(node) or around & (written | lasting):
             continue
         same = _constant(graph, node) or node
         same = _same_view(same) or _other_than_one(same) or _with_bias(graph, same) or same
@@ -103,6 +108,11 @@ def shape(node: Any) -> tuple[int, ...]:
 def is_a(node: Any, target: Any) -> TypeGuard[Node]:
     """Whether a node is of an operator."""
     return isinstance(node, Node) and node.target is target
+
+
+def same_form(a: Node, b: Node) -> bool:
+    """Whether two nodes give tensors of one shape, which lie in memory alike."""
+    return _form(a) == _form(b)
 
 
 def _form(node: Node) -> tuple[object, ...]:

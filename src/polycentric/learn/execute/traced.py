@@ -20,7 +20,6 @@ the same bits, and so do workers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from ...tasks.task import Batch, Task
 from ..learner import Executor, Learner
 from .recording import CannotRecord
 from .replay import Replay
-from .scan import Steps, clients_in, empty_aligned, first_of, stretches
+from .scan import Steps, as_function, clients_in, empty_aligned, first_of, stretches
 from .stacked import Stacked, launch
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
@@ -130,20 +129,8 @@ class Programs:
                 self.known.pop(next(iter(self.known)))
             n, m = len(carry), len(carry) + len(rows)
             spare = [value.clone() for value in flat[:n]]  # a step may overwrite what it carries
-            self.known[key] = Replay(_step(steps, carry, rows), spare, flat[n:m], flat[m:])
+            self.known[key] = Replay(as_function(steps, carry, rows), spare, flat[n:m], flat[m:])
         return self.known[key]
-
-
-def _step(steps: Steps, carry: Stacks, rows: Stacks) -> Callable[..., Sequence[Tensor]]:
-    """A step as a function of tensors."""
-    names, n, m = list(carry), len(carry), len(carry) + len(rows)
-
-    def step(*flat: Tensor) -> Sequence[Tensor]:
-        carried, held = dict(zip(names, flat, strict=False)), dict(zip(rows, flat[n:], strict=False))
-        now = steps.take(carried, held, Batch(*flat[m:]))
-        return [now[name] for name in names]
-
-    return step
 
 
 def piece_for(row: int) -> int:

@@ -9,6 +9,8 @@ All three take a stack (client, ...) and are differentiated by one another, any 
 makes the stack longer. Where there is no Triton, no GPU, or one model only, they are what torch does.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +20,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from .launch import NUMBERS, HeightWidth, backend, do, longer, more_examples, on, pair, power, sides
+from .in_place import move_
+from .launch import NUMBERS, HeightWidth, Moved, backend, do, longer, more_examples, on, operator, pair, power, sides
 
 FRAMED = 64  # pixels of a frame that a program writes, with up to as many channels
 BUSY = 528  # programs that keep a large GPU at work: four for each of its processors
@@ -40,6 +43,17 @@ class ConvShape:
         height, width = ((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
         return height, width
 
+    @property
+    def numbers(self) -> list[int]:
+        """All of it, as an operator is given it."""
+        return [*self.image, *self.kernel, *self.stride, *self.padding]
+
+    @staticmethod
+    def of(numbers: list[int]) -> ConvShape:
+        """The same."""
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        return ConvShape(*pairs)
+
 
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | HeightWidth = 1, padding: int | HeightWidth = 0
@@ -60,7 +74,7 @@ def convolve(
     if flat:
         x, weight, stride, padding = x[:, :, None], weight[:, :, None], (1, stride[-1]), (0, padding[-1])
     how = ConvShape(sides(x), sides(weight), stride, padding)
-    y = do(_Convolution, x[None], weight[None], None if bias is None else bias[None], how)[0]
+    y = do(_Convolution, x[None], weight[None], None if bias is None else bias[None], how).squeeze(0)  # back: a view
     return y[:, :, 0] if flat else y
 
 
@@ -90,7 +104,7 @@ class _Convolution(Function):
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape) -> Tensor:  # type: ignore[override]
         if backend(x, w) == "triton":
-            return product(x, w, b, how)
+            return torch.as_tensor(convolution(x, w, b, how.numbers))
         c, bias = len(x), None if b is None else b.flatten()
         y = F.conv2d(_side_by_side(x), w.flatten(0, 1), bias, how.stride, how.padding, groups=c)
         return _apart(y, c)
@@ -136,7 +150,7 @@ class _GradientInX(_Gradient):
     def forward(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
         within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
         if within and backend(g, w) == "triton":
-            return gradient_in_x(g, w, how)
+            return torch.as_tensor(convolution_in_x(g, w, how.numbers))
         c, images = g.shape[:2]
         size = (images, c * w.shape[2], *how.image)
         u = conv2d_input(size, w.flatten(0, 1), _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
@@ -165,7 +179,7 @@ class _GradientInW(_Gradient):
     @staticmethod
     def forward(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
         if backend(x, g) == "triton":
-            return gradient_in_w(x, g, how)
+            return torch.as_tensor(convolution_in_w(x, g, how.numbers))
         c = len(x)
         size = (c * g.shape[2], x.shape[2], *how.kernel)
         v = conv2d_weight(_side_by_side(x), size, _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
@@ -205,6 +219,42 @@ class Frame(NamedTuple):
     size: HeightWidth
     first: HeightWidth
     step: HeightWidth = (1, 1)
+
+
+@operator("convolution(Tensor x, Tensor w, Tensor? b, int[] how) -> Tensor")
+def convolution(x: Tensor, w: Tensor, b: Tensor | None, how: list[int]) -> Tensor:
+    """Every client's convolution."""
+    return product(x, w, b, ConvShape.of(how))
+
+
+@operator("convolution_in_x(Tensor g, Tensor w, int[] how) -> Tensor")
+def convolution_in_x(g: Tensor, w: Tensor, how: list[int]) -> Tensor:
+    """Its gradient in the images."""
+    return gradient_in_x(g, w, ConvShape.of(how))
+
+
+@operator("convolution_in_w(Tensor x, Tensor g, int[] how) -> Tensor")
+def convolution_in_w(x: Tensor, g: Tensor, how: list[int]) -> Tensor:
+    """Its gradient in the weights."""
+    return gradient_in_w(x, g, ConvShape.of(how))
+
+
+@operator(
+    "convolution_in_w_moves_(Tensor(a!) w, Tensor(b!)? v, Tensor lr, Tensor x, Tensor g, int[] how, float beta, "
+    "float decay) -> ()"
+)
+def convolution_in_w_moves_(
+    w: Tensor, v: Tensor | None, lr: Tensor, x: Tensor, g: Tensor, how: list[int], beta: float, decay: float
+) -> None:
+    """Weights (clients, numbers) move along `convolution_in_w(x, g)`, which is not written where one program adds it up.
+
+    v: their velocity.
+    """
+    shape, moved = ConvShape.of(how), Moved(w, v, lr.contiguous(), beta, decay)
+    tile, parts, part = _shares(x, g, shape, None, None)
+    if parts == 1:
+        return _weigh(x, g, shape, tile, part, w, moved)
+    move_(w, v, lr, [gradient_in_w(x, g, shape).view(len(w), -1)], beta, decay)
 
 
 def _side_by_side(stack: Tensor) -> Tensor:
@@ -258,31 +308,43 @@ def _multiply(
 
 def gradient_in_w(x: Tensor, g: Tensor, how: ConvShape, tile: Tile | None = None, parts: int | None = None) -> Tensor:
     """The gradient in the weights, by our kernel: sums over some pixels each, then the sum of those sums."""
+    tile, parts, part = _shares(x, g, how, tile, parts)
+    v = torch.empty((parts, len(x), g.shape[2], x.shape[2], *how.kernel), dtype=torch.float32, device=x.device)
+    if v.numel():
+        _weigh(x, g, how, tile, part, v)
+    return (v[0] if parts == 1 else v.sum(0)).to(x.dtype)
+
+
+def _shares(x: Tensor, g: Tensor, how: ConvShape, tile: Tile | None, parts: int | None) -> tuple[Tile, int, int]:
+    """The tile of a gradient in weights, in how many parts its pixels are added up, and how many are in a part."""
+    c, out, inner = len(x), g.shape[2], x.shape[2] * how.kernel[0] * how.kernel[1]
+    rows = x.shape[1] * how.result[0] * how.result[1]
+    tile = tile or weigh_tile(inner, out)
+    tiles = -(-out // tile.rows) * -(-inner // tile.columns)
+    parts = parts or max(1, min(-(-BUSY // max(1, c * tiles)), rows // (8 * tile.inner)))
+    part = max(1, -(-rows // (parts * tile.inner))) * tile.inner  # a whole number of times round the kernel's loop
+    return tile, max(1, -(-rows // part)), part
+
+
+def _weigh(x: Tensor, g: Tensor, how: ConvShape, tile: Tile, part: int, v: Tensor, moved: Moved | None = None) -> None:
     from . import kernels
 
     (height, width), (ph, pw) = how.image, how.padding
     frame = Frame((height + 2 * ph, width + 2 * pw), how.padding)
-    c, images, channels = x.shape[:3]
-    out, rows = g.shape[2], images * how.result[0] * how.result[1]
-    inner = channels * how.kernel[0] * how.kernel[1]
-    tile = tile or weigh_tile(inner, out)
+    (c, images, channels), out = x.shape[:3], g.shape[2]
     (x, x_client), (g, g_client) = _laid(x, frame), _laid(g)
+    inner, rows = channels * how.kernel[0] * how.kernel[1], images * how.result[0] * how.result[1]
     tiles = -(-out // tile.rows) * -(-inner // tile.columns)
-    parts = parts or max(1, min(-(-BUSY // max(1, c * tiles)), rows // (8 * tile.inner)))
-    part = max(1, -(-rows // (parts * tile.inner))) * tile.inner  # a whole number of times round the kernel's loop
-    parts = max(1, -(-rows // part))
-    v = torch.empty((parts, c, out, channels, *how.kernel), dtype=torch.float32, device=x.device)
-    if v.numel() == 0:
-        return v[0].to(x.dtype)
+    to = moved or Moved(v.view(-1, out * inner), None, v)
     with on(x):
-        kernels.weigh[(tiles, c, parts)](
+        kernels.weigh[(tiles, c, max(1, -(-rows // part)))](
             *(x, g, v, rows, part, c, x_client, g_client),
+            *(*to.arguments, moved is not None, *to.how),
             *(channels, *frame.size, out, *how.result, *how.kernel, *how.stride),
             *(precision(), tile.rows, tile.columns, tile.inner),
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
-    return (v[0] if parts == 1 else v.sum(0)).to(x.dtype)
 
 
 def product_tile(line: int, out: int, rows: int) -> Tile:

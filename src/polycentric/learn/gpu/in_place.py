@@ -22,7 +22,7 @@ from ...stacks.stack import Stacks
 from ...tasks.task import Task, parameter_key
 from ..gradient import grad
 from ..learner import Objective, UpdateSpec, moments_of
-from .launch import able, has_triton, in_front, on, power
+from .launch import Moved, able, has_triton, in_front, on, operator, power
 
 BLOCK = 1024  # numbers that a program moves
 
@@ -100,25 +100,30 @@ def by_torch(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Ten
 
 def by_kernel(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Tensor, ...]) -> None:
     """SGD, with momentum or without: one pass over each part, by our kernel."""
+    rule = how.spec.rule
+    beta = rule.beta if isinstance(rule, Momentum) else 0.0
+    alone = w.dim() == 1
+    w, lr = (w[None], lr.reshape(1)) if alone else (w, lr)
+    v = moments.get("velocity")
+    v, parts = (None if v is None else v.view_as(w)), tuple(part.reshape(len(w), -1) for part in parts)
+    move_(w, v, lr, parts, beta, how.spec.weight_decay)
+
+
+@operator("move_(Tensor(a!) w, Tensor(b!)? v, Tensor lr, Tensor[] parts, float beta, float decay) -> ()")
+def move_(w: Tensor, v: Tensor | None, lr: Tensor, parts: list[Tensor], beta: float, decay: float) -> None:
+    """Rows (clients, width) along a gradient in parts (clients, columns), end to end; v: their velocity."""
     from . import kernels
 
-    rule, decay = how.spec.rule, how.spec.weight_decay
-    beta = rule.beta if isinstance(rule, Momentum) else 0.0
-    rows = w.view(-1, w.shape[-1]) if w.dim() == 1 else w
-    lr, v = lr.reshape(-1).contiguous(), moments.get("velocity", w).view_as(rows)
-    first = 0
-    for part in parts:
-        n = part.shape[-1]
+    lr, first = lr.contiguous(), 0
+    for g in parts:
+        n = g.shape[1]
         at = slice(first, first := first + n)
-        g = part.reshape(len(rows), n)
         g = g if g.stride(1) == 1 or n == 1 else g.contiguous()
         block = min(BLOCK, max(32, power(n)))
         tiles = -(-n // block)
+        moved = Moved(w[:, at], None if v is None else v[:, at], lr, beta, decay)
         with on(w):
-            kernels.move[(tiles * len(rows),)](
-                *(rows[:, at], v[:, at], g, lr, n, tiles, rows.stride(0), v.stride(0), g.stride(0)),
-                *(beta, decay, bool(moments), decay != 0, block),
-            )
+            kernels.move[(tiles * len(w),)](*(moved.w, g, n, tiles, g.stride(0), *moved.arguments, *moved.how, block))
 
 
 def _by_kernel(how: Move, w: Tensor, *others: Tensor) -> bool:

@@ -13,6 +13,7 @@ the numbers are; factors of float32 are read as TF32 if `PRECISION` says so.
     frame     an image with zeros around it, and perhaps between its pixels; channels last if there are several
 
     multiply  y[c]  =  a[c] b[c]                                            few rows, or few summands
+              w[c] moves along a[c] b[c], where that is a gradient: it is never written down
 
     largest   y[m] = max of the window m, and its place there    gather   y[m] = u[m, place[m]]
     spread    u[m, k] = g[m] if k is place[m], otherwise 0       its gradient
@@ -85,18 +86,31 @@ def product(
     tl.store(to, tl.trans(total).to(y.dtype.element_ty), mask=(o[:, None] < YC) & (m[None, :] < rows))
 
 
+@triton.jit
+def step_along(g, w, v, rate, here, beta, decay, MOMENTUM: tl.constexpr, DECAYS: tl.constexpr):
+    """v <- beta v + g + decay w, w <- w - rate v, at places of one client: w and v are pointers to them."""
+    old = tl.load(w, mask=here, other=0.0)
+    if DECAYS:
+        g += decay * old
+    if MOMENTUM:
+        g += beta * tl.load(v, mask=here, other=0.0)
+        tl.store(v, g, mask=here)
+    tl.store(w, old - rate * g, mask=here)
+
+
 @triton.jit(do_not_specialize=["clients"])  # one program, however many there are
 def weigh(
     # rows: pixels of g of one client, images * GH * GW, of which a program adds up `part`
-    # BM of GC, BN of XC * KH * KW, BK of pixels
+    # BM of GC, BN of XC * KH * KW, BK of pixels; if it MOVES: v is what moves, and u its velocity
     x, g, v, rows, part, clients, x_client, g_client,
+    v_client, u, u_client, lr, beta, decay, MOVES: tl.constexpr, MOMENTUM: tl.constexpr, DECAYS: tl.constexpr,
     XC: tl.constexpr, XH: tl.constexpr, XW: tl.constexpr, GC: tl.constexpr, GH: tl.constexpr, GW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """x is (client, image, XC, XH, XW), g is (client, image, GC, GH, GW), v is (part, client, GC, XC, KH, KW).
 
-    v is in float32. Here the sum is over pixels, so it is pixels that lie together in x and in g, and that threads side
+    v is in float32; weights that move do so in one part. Here the sum is over pixels, so it is pixels that lie together in x and in g, and that threads side
     by side read; pixels are the first axis of `right` for that reason.
     """
     K: tl.constexpr = XC * KH * KW
@@ -124,8 +138,14 @@ def weigh(
         right = tl.load(x + (x_place[:, None] + move[None, :]), mask=m[:, None] < rows, other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
 
-    v += (tl.program_id(2) * clients + client) * (GC * K)
-    tl.store(v + (o[:, None] * K + k[None, :]), total, mask=(o[:, None] < GC) & (k[None, :] < K))
+    at, inside = o[:, None] * K + k[None, :], (o[:, None] < GC) & (k[None, :] < K)
+    if MOVES:
+        v += client * v_client
+        u += client * u_client
+        step_along(total, v + at, u + at, tl.load(lr + client), inside, beta, decay, MOMENTUM, DECAYS)
+    else:
+        v += (tl.program_id(2) * clients + client) * v_client
+        tl.store(v + at, total, mask=inside)
 
 
 @triton.jit
@@ -133,6 +153,8 @@ def multiply(
     # tiles: programs for one client; a_client: from client to client, 0 where all have the same
     # rows of a and y, columns of b and y; a_row: from row to row of a, from column to column; and so for b
     a, b, y, tiles, a_client, b_client, rows, columns, inner, a_row, a_column, b_row, b_column,
+    # if it MOVES: y is what moves, from client to client y_client, and v its velocity
+    y_client, v, v_client, lr, beta, decay, MOVES: tl.constexpr, MOMENTUM: tl.constexpr, DECAYS: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """a is (client, rows, inner), b is (client, inner, columns), y is (client, rows, columns)."""
@@ -150,8 +172,13 @@ def multiply(
         left = tl.load(a + (m[:, None] * a_row + k[None, :] * a_column), mask=a_here, other=0.0)
         right = tl.load(b + (k[:, None] * b_row + n[None, :] * b_column), mask=b_here, other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    y += client * rows * columns
-    tl.store(y + (m[:, None] * columns + n[None, :]), total, mask=(m[:, None] < rows) & (n[None, :] < columns))
+    at, here = m[:, None] * columns + n[None, :], (m[:, None] < rows) & (n[None, :] < columns)
+    y += client * y_client
+    if MOVES:
+        v += client * v_client
+        step_along(total, y + at, v + at, tl.load(lr + client), here, beta, decay, MOMENTUM, DECAYS)
+    else:
+        tl.store(y + at, total, mask=here)
 
 
 @triton.jit
@@ -252,20 +279,14 @@ def spread(
 @triton.jit
 def move(
     # n: numbers of one client; tiles: programs for one client; g_client: 0 where all have the same
-    w, v, g, lr, n, tiles, w_client, v_client, g_client, beta, decay,
+    w, g, n, tiles, g_client, w_client, v, v_client, lr, beta, decay,
     MOMENTUM: tl.constexpr, DECAYS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """v <- beta v + g + decay w, w <- w - lr v: some columns of every client's row, in place."""
     client = (tl.program_id(0) // tiles).to(tl.int64)
     k = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
     inside = k < n
+    g = tl.load(g + client * g_client + k, mask=inside, other=0.0)
     w += client * w_client
-    old = tl.load(w + k, mask=inside, other=0.0)
-    step = tl.load(g + client * g_client + k, mask=inside, other=0.0)
-    if DECAYS:
-        step += decay * old
-    if MOMENTUM:
-        v += client * v_client
-        step += beta * tl.load(v + k, mask=inside, other=0.0)
-        tl.store(v + k, step, mask=inside)
-    tl.store(w + k, old - tl.load(lr + client) * step, mask=inside)
+    v += client * v_client
+    step_along(g, w + k, v + k, tl.load(lr + client), inside, beta, decay, MOMENTUM, DECAYS)

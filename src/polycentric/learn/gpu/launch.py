@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,27 @@ def backend(a: Tensor, b: Tensor) -> Backend:
     """Ours for several models on a GPU."""
     ours = len(a) > 1 and a.dtype == b.dtype and a.dtype in NUMBERS and has_triton() and able(a)
     return "triton" if ours else "torch"
+
+
+class Moved(NamedTuple):
+    """What a kernel moves along the gradient that it makes: some columns w of every client's row, and their velocity."""
+
+    w: Tensor  # (clients, columns)
+    v: Tensor | None
+    lr: Tensor  # (clients,)
+    beta: float = 0.0
+    decay: float = 0.0
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As kernels take them, after w itself."""
+        v = self.w if self.v is None else self.v
+        return self.w.stride(0), v, v.stride(0), self.lr, self.beta, self.decay
+
+    @property
+    def how(self) -> tuple[bool, bool]:
+        """Whether there is a velocity, and whether weights decay: of each there is a kernel."""
+        return self.v is not None, self.decay != 0
 
 
 def on(x: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -10,13 +10,15 @@ are multiplied on tensor cores, as the sum of three products of TF32, which keep
 as one such product where torch may do so (`--precision tf32`).
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .launch import able, backend, do, longer, more_examples, on, power
+from .launch import Moved, able, backend, do, longer, more_examples, on, operator, power
 
 FEW = 64  # examples up to which a weight is worth more than they are
 LARGE = 1 << 16  # numbers in a weight from which it matters
@@ -38,7 +40,7 @@ class LinearCall(NamedTuple):
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `torch.nn.functional.linear`, of (examples, inputs) and (outputs, inputs); made for `vmap` over models."""
-    y = do(_Times, x[None], weight[None], True)[0]
+    y = do(_Times, x[None], weight[None], True).squeeze(0)  # whose gradient is a view
     return y if bias is None else y + bias
 
 
@@ -48,7 +50,7 @@ class _Times(Function):
     @staticmethod
     def forward(a: Tensor, w: Tensor, turned: bool) -> Tensor:  # type: ignore[override]
         if backend(a, w) == "triton":
-            return times(a, w, turned)
+            return torch.as_tensor(times(a, w, turned))
         return torch.bmm(a, w.mT if turned else w)
 
     @staticmethod
@@ -76,7 +78,7 @@ class _Outer(Function):
     @staticmethod
     def forward(g: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
         if backend(g, x) == "triton":
-            return outer(g, x)
+            return torch.as_tensor(outer(g, x))
         return torch.bmm(g.mT, x)
 
     @staticmethod
@@ -94,6 +96,7 @@ class _Outer(Function):
         return longer(_Outer, info, in_dims, g, x)
 
 
+@operator("times(Tensor a, Tensor w, bool turned) -> Tensor")
 def times(a: Tensor, w: Tensor, turned: bool) -> Tensor:
     """By our kernel: a program goes along some rows or columns of a weight, for all examples."""
     a, w = _lines(a), _lines(w)
@@ -103,29 +106,49 @@ def times(a: Tensor, w: Tensor, turned: bool) -> Tensor:
     return _multiply((a, a.stride(1), 1), (w, *steps), (rows, columns, inner), (min(64, power(rows)), 64, 64, 3))
 
 
+@operator("outer(Tensor g, Tensor x) -> Tensor")
 def outer(g: Tensor, x: Tensor) -> Tensor:
     """By our kernel: a program makes a tile of a weight's gradient at once."""
+    return _outer(g, x)
+
+
+@operator("outer_moves_(Tensor(a!) w, Tensor(b!)? v, Tensor lr, Tensor g, Tensor x, float beta, float decay) -> ()")
+def outer_moves_(w: Tensor, v: Tensor | None, lr: Tensor, g: Tensor, x: Tensor, beta: float, decay: float) -> None:
+    """Weights (clients, outputs * inputs) move along `outer(g, x)`, which is not written; v: their velocity."""
+    _outer(g, x, Moved(w, v, lr.contiguous(), beta, decay))
+
+
+def _outer(g: Tensor, x: Tensor, moved: Moved | None = None) -> Tensor:
     g, x = _lines(g), _lines(x)
     size = (g.shape[2], x.shape[2], g.shape[1])
-    return _multiply((g, 1, g.stride(1)), (x, x.stride(1), 1), size, (64, 64, min(64, power(size[2])), 2))
+    return _multiply((g, 1, g.stride(1)), (x, x.stride(1), 1), size, (64, 64, min(64, power(size[2])), 2), moved)
 
 
 def _multiply(
-    left: tuple[Tensor, int, int], right: tuple[Tensor, int, int], size: tuple[int, int, int], tile: tuple[int, ...]
+    left: tuple[Tensor, int, int],
+    right: tuple[Tensor, int, int],
+    size: tuple[int, int, int],
+    tile: tuple[int, ...],
+    moved: Moved | None = None,
 ) -> Tensor:
     """(clients, rows, inner) times (clients, inner, columns), each with the steps of its last two axes."""
     from . import kernels
 
     (a, *a_steps), (b, *b_steps), (rows, columns, inner) = left, right, size
-    y = torch.empty((len(a), rows, columns), dtype=a.dtype, device=a.device)
-    if y.numel() == 0 or inner == 0:
-        return y.zero_()
+    if moved is None:
+        y = torch.empty((len(a), rows, columns), dtype=a.dtype, device=a.device)
+        if y.numel() == 0 or inner == 0:
+            return y.zero_()
+        moved = Moved(y.view(len(a), -1), None, y)
+        moves = False
+    else:
+        y, moves = moved.w, True
     bm, bn, bk = (max(16, n) for n in tile[:3])
     tiles = -(-rows // bm) * -(-columns // bn)
     with on(a):
         kernels.multiply[(tiles * len(a),)](
             *(a, b, y, tiles, a.stride(0), b.stride(0), *size, *a_steps, *b_steps),
-            *(precision(), bm, bn, bk),
+            *(*moved.arguments, moves, *moved.how, precision(), bm, bn, bk),
             num_warps=4,
             num_stages=tile[3],
         )

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from .launch import NUMBERS, HeightWidth, able, do, in_front, on, pair, sides
+from .launch import NUMBERS, HeightWidth, able, do, in_front, on, operator, pair, sides
 
 LARGEST = 64  # pixels in a window: a program goes over them one by one
 BLOCK = 1024  # pixels that a program writes
@@ -64,7 +64,8 @@ class _Pool(Function):
     @staticmethod
     def forward(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         if _by_kernel(x):
-            return largest(x, window)
+            y, place = largest(x, window)
+            return y, place
         (kh, kw), width = window, x.shape[-1]
         y, index = F.max_pool2d(x.flatten(0, -4) if x.dim() > 4 else x, window, return_indices=True)
         place = (index // width % kh * kw + index % width % kw).to(torch.uint8)
@@ -112,7 +113,7 @@ class _Spread(_Chosen):
     @staticmethod
     def forward(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
         if _by_kernel(g):
-            return spread(g, place, window, image)
+            return torch.as_tensor(spread(g, place, window, image))
         u, (kh, kw) = g.new_zeros(*g.shape[:-2], *image), window
         each = torch.arange(kh * kw, device=g.device).view(kh, kw)
         _windows(u, window).copy_(torch.where(place[..., None, None] == each, g[..., None, None], 0))
@@ -129,7 +130,7 @@ class _Gather(_Chosen):
     @staticmethod
     def forward(u: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
         if _by_kernel(u):
-            return gather(u, place, window)
+            return torch.as_tensor(gather(u, place, window))
         return _windows(u, window).flatten(-2).gather(-1, place[..., None].long())[..., 0]
 
     @staticmethod
@@ -140,6 +141,7 @@ class _Gather(_Chosen):
 # -- what our kernels do -----------------------------------------------------------------
 
 
+@operator("largest(Tensor x, int[] window) -> (Tensor, Tensor)")
 def largest(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:
     """The largest of every window and its place there, by our kernel."""
     from . import kernels
@@ -154,6 +156,7 @@ def largest(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:
     return y, place
 
 
+@operator("gather(Tensor u, Tensor place, int[] window) -> Tensor")
 def gather(u: Tensor, place: Tensor, window: HeightWidth) -> Tensor:
     """The chosen pixels, by our kernel."""
     from . import kernels
@@ -166,6 +169,7 @@ def gather(u: Tensor, place: Tensor, window: HeightWidth) -> Tensor:
     return y
 
 
+@operator("spread(Tensor g, Tensor place, int[] window, int[] image) -> Tensor")
 def spread(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:
     """The gradient, by our kernel: every pixel of the image is written once."""
     from . import kernels
