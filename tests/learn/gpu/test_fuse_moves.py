@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,8 +98,19 @@ class Tied(nn.Module):
         return self.head(self.dense(self.dense(x).relu()).relu())
 
 
-def models(blobs: Make, model: Any, scan: Any, **changes: Any) -> tuple[Stacks, Stacks]:
-    """What clients learn, launched or by a scan."""
+class LowRank(nn.Module):
+    """A layer whose weight is a product of two: what one of them moves along is made of the other."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(16, n), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.nn.functional.linear(self.left.weight, self.right.weight).T
+
+
+def work(blobs: Make, model: Any, scan: Any, **changes: Any) -> tuple[Stacked, tuple[Train, Stacks, Cohort]]:
+    """An executor, and what it is to do."""
     federation = blobs(SIZES, shape=(16,), dtype=torch.float32)
     task = Task.of(federation, lambda shape, n: model(n), dtype=torch.float32)
     n = len(SIZES)
@@ -106,7 +118,13 @@ def models(blobs: Make, model: Any, scan: Any, **changes: Any) -> tuple[Stacks, 
     cohort = Cohort(torch.arange(n), federation.train.sizes, torch.ones(n).double(), n, seed=0, round=0)
     train = Train(**{"lr": 0.05, "batch": 2} | changes)
     run = Stacked(task, federation.train, scan, in_place=True, few=0)
-    return run(train, rows | {"start": rows["model"]}, cohort), rows
+    return run, (train, rows | {"start": rows["model"]}, cohort)
+
+
+def models(blobs: Make, model: Any, scan: Any, **changes: Any) -> tuple[Stacks, Stacks]:
+    """What clients learn, launched or by a scan; and their rows before."""
+    run, (train, rows, cohort) = work(blobs, model, scan, **changes)
+    return run(train, rows, cohort), rows
 
 
 WAYS: list[dict[str, Any]] = [{}, {"momentum": 0.9}, {"momentum": 0.5, "weight_decay": 0.1}]
@@ -127,3 +145,25 @@ def test_fused_is_launched(
             assert not program["outer"] and not program["convolution_in_w"]
         else:
             assert program["outer_moves_"] == 1 and program["outer"] == 2
+
+
+@pytest.mark.parametrize("model", [LowRank, Net])
+def test_what_is_made_of_weights_or_of_a_row_is_made_before_they_move(
+    model: Any, blobs: Make, kernels: None, operators: list[Counter[str]]
+) -> None:
+    """A product that reads another layer's weights; a gradient to which a penalty's is added."""
+    changes: dict[str, Any] = {"terms": (Prox(0.5),)} if model is Net else {"lr": 1.0}
+    found, _ = models(blobs, model, Captured(), **changes)
+    expected, _ = models(blobs, model, launch, **changes)
+    torch.testing.assert_close(found["model"], expected["model"])
+    assert operators[0]["outer"] and operators[0]["move_"] and not operators[0]["outer_moves_"]
+
+
+def test_a_program_is_right_for_other_clients(blobs: Make, kernels: None, operators: list[Counter[str]]) -> None:
+    """Rates and starts of a later round stand in the places of the first one's."""
+    run, (train, rows, cohort) = work(blobs, Net, Captured(), terms=(Prox(0.5),), decay=0.5)
+    expected, _ = work(blobs, Net, launch, terms=(Prox(0.5),), decay=0.5)
+    for round in range(3):
+        now, there = replace(cohort, round=round), {name: row + round / 8 for name, row in rows.items()}
+        torch.testing.assert_close(run(train, there, now)["model"], expected(train, there, now)["model"])
+    assert len(operators) == len({n for n in (1, 2, 3) if n <= len(SIZES)})

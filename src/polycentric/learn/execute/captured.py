@@ -9,8 +9,9 @@ bucket, which is launched, is all that a capture waits for.
 
 Where models move in place, what is captured is the step's program (`replay`), recorded for the bucket on a copy of the
 rows: it launches fewer kernels than `vmap` and `grad` do, and gradients of large layers are never written
-(`gpu.fuse_moves`). The first step is the program's, too: captured and launched it gives the same bits, so it does not
-matter when a capture is made.
+(`gpu.fuse_moves`). All of the program is captured, also what it does with rows that no step moves: other clients will
+stand in their places. The first step is the program's, too: captured and launched it gives the same bits, so it does
+not matter when a capture is made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from ...stacks.stack import Stacks
 from ...tasks.task import Batch
 from .recording import CannotRecord
-from .replay import Begun, Replay
+from .replay import Replay
 from .scan import Steps, as_function, clients_in, copied, first_of, joined, stretches
 
 TOGETHER = 64  # steps whose batches are put in their places at once
@@ -85,7 +86,7 @@ class Graphs:
         self.room, self.bytes = len(index), sum(value.nbytes for value in (carry | rows).values())
         self.index, self.weight = (t.expand(TOGETHER, *t.shape).clone() for t in (index, weight))
         self.at = torch.zeros(1, dtype=torch.int64, device=index.device)  # the next of these batches
-        self.programs: dict[int, Begun | None] = {}  # by bucket; None: the step cannot be recorded
+        self.programs: dict[int, Replay | None] = {}  # by bucket; None: the step cannot be recorded
         self.replays: dict[int, Callable[[], object] | None] = {}  # by bucket; None: launched once, not captured yet
 
     def enter(self, carry: Stacks, rows: Stacks) -> None:
@@ -120,17 +121,16 @@ class Graphs:
             replay = self.replays[bucket] = recorded(one, self.pool)
         replay()
 
-    def _program(self, bucket: int, steps: Steps) -> Begun | None:
+    def _program(self, bucket: int, steps: Steps) -> Replay | None:
         """The step of a bucket as a program; it is recorded on copies, and nobody has moved."""
         if not steps.in_place:
             return None
         carry, rows = first_of(bucket, self.carry), first_of(bucket, self.rows)
         batch = self._batch(bucket, steps)
         try:
-            replay = Replay(as_function(steps, carry, rows), [*copied(carry).values()], [*rows.values()], batch.tensors)
+            return Replay(as_function(steps, carry, rows), [*copied(carry).values()], [*rows.values()], batch.tensors)
         except CannotRecord:
             return None
-        return replay.begin(*carry.values(), *rows.values())
 
     def _batch(self, bucket: int, steps: Steps) -> Batch:
         """The next one."""
@@ -144,7 +144,8 @@ class Graphs:
             self._stepped(carry, steps.take(carry, rows, batch))
         else:
             with torch.no_grad():
-                program.along([part[None] for part in batch.tensors])
+                begun = program.begin(*carry.values(), *rows.values(), looks=False)
+                begun.along([part[None] for part in batch.tensors])
         self.at.add_(1)
 
     def _stepped(self, carry: Stacks, new: Stacks) -> None:

@@ -125,7 +125,8 @@ def recorded(
     """
     recording = Recording(inputs)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), recording:
+        gpus = {value.get_device() for value in inputs if value.is_cuda}
+        with torch.no_grad(), torch.random.fork_rng(devices=gpus), recording:
             found = function(*inputs)
     except CannotRecord:
         raise

@@ -85,10 +85,13 @@ class Replay:
         self._programs: dict[bool, Program] = {}
         self.fuses = self._program(True).fuses
 
-    def begin(self, *known: Tensor) -> Begun:
-        """The steps of the clients that have these rows, carried and held."""
+    def begin(self, *known: Tensor, looks: bool = True) -> Begun:
+        """The steps of the clients that have these rows, carried and held.
+
+        `looks`: whether it looks if they move at one rate, which saves time on a processor and cannot be captured.
+        """
         try:
-            program = self._program(True)
+            program = self._program(looks)
             settled = program.settle(*known, *self.constants)
         except RatesDiffer:
             program = self._program(False)

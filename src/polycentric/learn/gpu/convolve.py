@@ -246,9 +246,9 @@ def convolution_in_w(x: Tensor, g: Tensor, how: list[int]) -> Tensor:
 def convolution_in_w_moves_(
     w: Tensor, v: Tensor | None, lr: Tensor, x: Tensor, g: Tensor, how: list[int], beta: float, decay: float
 ) -> None:
-    """Weights (clients, numbers) move along `convolution_in_w(x, g)`, which is not written where one program adds it up.
+    """Weights (clients, numbers) move along `convolution_in_w(x, g)`; v: their velocity.
 
-    v: their velocity.
+    Where one program adds up a number of it, it is not written.
     """
     shape, moved = ConvShape.of(how), Moved(w, v, lr.contiguous(), beta, decay)
     tile, parts, part = _shares(x, g, shape, None, None)

@@ -110,8 +110,8 @@ def weigh(
 ):  # fmt: skip
     """x is (client, image, XC, XH, XW), g is (client, image, GC, GH, GW), v is (part, client, GC, XC, KH, KW).
 
-    v is in float32; weights that move do so in one part. Here the sum is over pixels, so it is pixels that lie together in x and in g, and that threads side
-    by side read; pixels are the first axis of `right` for that reason.
+    v is in float32; weights that move do so in one part. Here the sum is over pixels, so it is pixels that lie together
+    in x and in g, and that threads side by side read; pixels are the first axis of `right` for that reason.
     """
     K: tl.constexpr = XC * KH * KW
     TILES: tl.constexpr = (GC + BM - 1) // BM

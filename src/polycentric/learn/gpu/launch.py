@@ -18,7 +18,7 @@ OURS = torch.library.Library("polycentric", "DEF")
 
 
 def operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
-    """Makes a function of tensors an operator of torch, so that a recording notes it; the schema begins with its name.
+    """Makes a function of tensors an operator of torch, so that a recording notes it; a schema begins with its name.
 
     A recording sees operators alone, and a kernel that is started by hand is none: all it would note is the empty tensor
     that the kernel fills.
@@ -51,7 +51,7 @@ def backend(a: Tensor, b: Tensor) -> Backend:
 
 
 class Moved(NamedTuple):
-    """What a kernel moves along the gradient that it makes: some columns w of every client's row, and their velocity."""
+    """What a kernel moves along the gradient it makes: some columns w of every client's row, and their velocity."""
 
     w: Tensor  # (clients, columns)
     v: Tensor | None
