@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,17 @@ def test_names_are_found_however_deep(mine: Path) -> None:
     assert own_names(values | {"clock": "at 12:30", "note": "sample(x:y)"}) == {"a.b:c", "mine:ditto", "x:y"}
     remember(mine, [])
     assert own_code.remembered(mine) == set()
+
+
+def test_runs_that_begin_beside_each_other_all_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda k: own_code.remember(tmp_path / str(k % 40), [f"mine:A{k}"]), range(200)))
+    kept = tmp_path / "state" / "polycentric" / "trusted.jsonl"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.write_text(kept.read_text() + '["cut off, 17]\n7\n[]\n')
+    for k in range(40):
+        assert own_code.remembered(tmp_path / str(k)) == {f"mine:A{n}" for n in range(k, 200, 40)}
+    before = kept.read_text()
+    own_code.remember(tmp_path / "3", ["mine:A3"])
+    assert kept.read_text() == before  # known already

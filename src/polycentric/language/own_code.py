@@ -13,13 +13,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .files import parsed, read_text, sha256_of
+from .files import append, parsed, read_text, sha256_of
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _WITHIN = re.compile(rf"(?<![\w.:]){_NAME.pattern}")
@@ -107,31 +108,26 @@ def digest_of(name: str) -> str:
 
 
 def remember(path: Path, names: Iterable[str]) -> None:
-    """Allow names of code in a file or folder from now on."""
-    if names := set(names):
-        known = _record()
-        known[_key(path)] = sorted(set(known.get(_key(path), ())) | names)
+    """Allow names of code in a file or folder from now on: a line more, so that runs may begin beside each other."""
+    if new := set(names) - remembered(path):
         place = _place()
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = place.with_suffix(".part")
-        part.write_text(json.dumps(known, indent=1), "utf-8")
-        part.chmod(0o600)
-        part.replace(place)
+        append(place, json.dumps([_key(path), *sorted(new)]) + "\n")
 
 
 def remembered(path: Path) -> set[str]:
     """The names of code that were allowed in a file or folder."""
-    return set(_record().get(_key(path), ()))
+    return {name for line in _record() if line[0] == _key(path) for name in line[1:]}
 
 
-def _record() -> dict[str, list[str]]:
-    try:
-        known = parsed(read_text(_place()))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(known, dict):
-        return {}
-    return {str(key): [str(name) for name in names] for key, names in known.items() if isinstance(names, list)}
+def _record() -> Iterator[list[str]]:
+    """Lines of a path and names; a line that was only begun says nothing."""
+    with suppress(OSError, ValueError):
+        for line in read_text(_place()).splitlines():
+            with suppress(ValueError):
+                said = parsed(line)
+                if isinstance(said, list) and said and all(isinstance(word, str) for word in said):
+                    yield said
 
 
 def _key(path: Path) -> str:
@@ -139,7 +135,7 @@ def _key(path: Path) -> str:
 
 
 def _place() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "polycentric" / "trusted.json"
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "polycentric" / "trusted.jsonl"
 
 
 def _agreed_on_terminal(name: str, path: Path) -> bool:

@@ -104,7 +104,7 @@ class _Convolution(Function):
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor | None, how: ConvShape) -> Tensor:  # type: ignore[override]
         if backend(x, w) == "triton":
-            return torch.as_tensor(convolution(x, w, b, how.numbers))
+            return convolution(x, w, b, how.numbers)
         c, bias = len(x), None if b is None else b.flatten()
         y = F.conv2d(_side_by_side(x), w.flatten(0, 1), bias, how.stride, how.padding, groups=c)
         return _apart(y, c)
@@ -150,7 +150,7 @@ class _GradientInX(_Gradient):
     def forward(g: Tensor, w: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
         within = all(p < k for p, k in zip(how.padding, how.kernel, strict=True))  # no pixel of g sees zeros only
         if within and backend(g, w) == "triton":
-            return torch.as_tensor(convolution_in_x(g, w, how.numbers))
+            return convolution_in_x(g, w, how.numbers)
         c, images = g.shape[:2]
         size = (images, c * w.shape[2], *how.image)
         u = conv2d_input(size, w.flatten(0, 1), _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ class _GradientInW(_Gradient):
     @staticmethod
     def forward(x: Tensor, g: Tensor, how: ConvShape) -> Tensor:  # type: ignore[override]
         if backend(x, g) == "triton":
-            return torch.as_tensor(convolution_in_w(x, g, how.numbers))
+            return convolution_in_w(x, g, how.numbers)
         c = len(x)
         size = (c * g.shape[2], x.shape[2], *how.kernel)
         v = conv2d_weight(_side_by_side(x), size, _side_by_side(g), how.stride, how.padding, groups=c)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ A penalty may depend on the row as such as well; then its gradient is added, lay
 overwritten: a scan takes its first step on a copy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +111,7 @@ def by_kernel(how: Move, w: Tensor, lr: Tensor, moments: Stacks, parts: tuple[Te
 
 
 @operator("move_(Tensor(a!) w, Tensor(b!)? v, Tensor lr, Tensor[] parts, float beta, float decay) -> ()")
-def move_(w: Tensor, v: Tensor | None, lr: Tensor, parts: list[Tensor], beta: float, decay: float) -> None:
+def move_(w: Tensor, v: Tensor | None, lr: Tensor, parts: Sequence[Tensor], beta: float, decay: float) -> None:
     """Rows (clients, width) along a gradient in parts (clients, columns), end to end; v: their velocity."""
     from . import kernels
 

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,23 +12,24 @@ from torch.autograd import Function
 
 HeightWidth = tuple[int, int]
 Backend = Literal["torch", "triton"]
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
-OURS = torch.library.Library("polycentric", "DEF")
+OURS = torch.library.Library("polycentric", "DEF")  # type: ignore[no-untyped-call]
 
 
-def operator(schema: str) -> Callable[[Callable[..., Any]], Any]:
-    """Makes a function of tensors an operator of torch, so that a recording notes it; a schema begins with its name.
+def operator(schema: str) -> Callable[[Kernel], Kernel]:
+    """Makes a function of tensors an operator of torch; a schema begins with its name.
 
-    A recording sees operators alone, and a kernel that is started by hand is none: all it would note is the empty tensor
-    that the kernel fills.
+    A recording notes operators alone, and a kernel that is started by hand is none: all that it would note of it is
+    the empty tensor that the kernel fills.
     """
 
-    def made(function: Callable[..., Any]) -> Any:
+    def made(function: Kernel) -> Kernel:
         name = schema.partition("(")[0]
-        OURS.define(schema)
-        OURS.impl(name, function, "CompositeExplicitAutograd")
-        return getattr(torch.ops.polycentric, name).default
+        OURS.define(schema)  # type: ignore[no-untyped-call]
+        OURS.impl(name, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        return cast(Kernel, getattr(torch.ops.polycentric, name).default)
 
     return made
 

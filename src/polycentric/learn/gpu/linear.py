@@ -50,7 +50,7 @@ class _Times(Function):
     @staticmethod
     def forward(a: Tensor, w: Tensor, turned: bool) -> Tensor:  # type: ignore[override]
         if backend(a, w) == "triton":
-            return torch.as_tensor(times(a, w, turned))
+            return times(a, w, turned)
         return torch.bmm(a, w.mT if turned else w)
 
     @staticmethod
@@ -78,7 +78,7 @@ class _Outer(Function):
     @staticmethod
     def forward(g: Tensor, x: Tensor) -> Tensor:  # type: ignore[override]
         if backend(g, x) == "triton":
-            return torch.as_tensor(outer(g, x))
+            return outer(g, x)
         return torch.bmm(g.mT, x)
 
     @staticmethod

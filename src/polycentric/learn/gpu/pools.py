@@ -64,8 +64,7 @@ class _Pool(Function):
     @staticmethod
     def forward(x: Tensor, window: HeightWidth) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         if _by_kernel(x):
-            y, place = largest(x, window)
-            return y, place
+            return largest(x, window)
         (kh, kw), width = window, x.shape[-1]
         y, index = F.max_pool2d(x.flatten(0, -4) if x.dim() > 4 else x, window, return_indices=True)
         place = (index // width % kh * kw + index % width % kw).to(torch.uint8)
@@ -113,7 +112,7 @@ class _Spread(_Chosen):
     @staticmethod
     def forward(g: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
         if _by_kernel(g):
-            return torch.as_tensor(spread(g, place, window, image))
+            return spread(g, place, window, image)
         u, (kh, kw) = g.new_zeros(*g.shape[:-2], *image), window
         each = torch.arange(kh * kw, device=g.device).view(kh, kw)
         _windows(u, window).copy_(torch.where(place[..., None, None] == each, g[..., None, None], 0))
@@ -130,7 +129,7 @@ class _Gather(_Chosen):
     @staticmethod
     def forward(u: Tensor, place: Tensor, window: HeightWidth, image: HeightWidth) -> Tensor:  # type: ignore[override]
         if _by_kernel(u):
-            return torch.as_tensor(gather(u, place, window))
+            return gather(u, place, window)
         return _windows(u, window).flatten(-2).gather(-1, place[..., None].long())[..., 0]
 
     @staticmethod
