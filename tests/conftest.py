@@ -14,6 +14,8 @@ from torch import Tensor
 
 os.environ.setdefault("POLYCENTRIC_DEVICE", "cpu")  # laws are of bits, which a GPU has of its own
 os.environ.pop("COLUMNS", None)  # before ours is imported: how wide this terminal is, is no part of a test
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is made: without a GPU they are interpreted
 
 from polycentric.data import Federation, Split
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import pytest
@@ -25,9 +23,6 @@ from polycentric.learn.gpu.convolve import (
 from polycentric.learn.gpu.launch import has_triton
 from polycentric.learn.gpu.overrides import Overrides, use_gpu_kernels
 from support import interpreted_kernels
-
-if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 
 # (clients, images, channels, channels of the result, height, width, kernel, stride, padding)
 SHAPES = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,9 +22,6 @@ from polycentric.learn.gpu.overrides import Overrides
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import Stacks
 from support import interpreted_kernels
-
-if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 
 Make = Callable[..., Federation]
 SIZES = (7, 5, 2)

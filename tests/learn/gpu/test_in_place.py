@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,9 +23,6 @@ from polycentric.models import mlp
 from polycentric.parts.optimizer import SGD, Adam, Momentum, Rule
 from polycentric.stacks.cohort import Cohort
 from polycentric.stacks.stack import Stacks
-
-if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 
 Make = Callable[..., Federation]
 SIZES = (23, 9, 9, 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import pytest
@@ -16,9 +14,6 @@ from polycentric.learn.gpu import linear as dense
 from polycentric.learn.gpu.launch import has_triton
 from polycentric.learn.gpu.overrides import Overrides, use_gpu_kernels
 from support import interpreted_kernels
-
-if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 
 # (clients, examples, inputs, outputs)
 SHAPES = [(3, 2, 5, 7), (2, 20, 70, 65), (2, 33, 64, 3), (3, 1, 130, 16), (2, 70, 9, 4)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any
 
 import pytest
@@ -17,9 +15,6 @@ from polycentric.learn.gpu.launch import has_triton
 from polycentric.learn.gpu.overrides import Overrides, use_gpu_kernels
 from polycentric.learn.gpu.pools import pool
 from support import interpreted_kernels
-
-if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 
 # (images, channels, height, width), window
 SHAPES = [
