@@ -139,6 +139,11 @@ class Exchange:
         """Whether mixing must see the cohort at once; if not, blocks stream."""
         return self.topology.whole or self.aggregate.whole
 
+    @property
+    def shares(self) -> bool:
+        """Whether it must do so for a rule alone that several processes can share out by columns."""
+        return self.aggregate.whole and self.aggregate.shares and not self.topology.whole
+
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """(centers, cohort): what every center hears of `name`; of what is added up, one of everybody it hears."""
         up = self.topology.up(memory, cohort, name)

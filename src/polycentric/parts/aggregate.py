@@ -22,7 +22,18 @@ from torch import Tensor
 from ..errors import require, within
 from ..language import NoWords, register, spell
 from ..stacks import Cohort, Heard, Mixing
-from ..stacks.all_rows import by_columns, in_order, inner_products, middle, put, squares_between
+from ..stacks.all_rows import (
+    EVERY,
+    Columns,
+    added_up,
+    by_columns,
+    in_order,
+    inner_products,
+    middle,
+    put,
+    shared,
+    squares_between,
+)
 from ..stacks.mixing import Rest
 from ..stacks.stack import to_device_of
 
@@ -46,6 +57,7 @@ class Rows:
     hears: list[Tensor] = field(default_factory=list)  # (centers, block) bool each
     clients: list[Tensor] = field(default_factory=list)  # (block,) each: who sent them
     key: tuple[int, ...] = ()  # of this exchange's draws
+    columns: Columns = EVERY  # that are here: `values` have no others
 
 
 class Known(NamedTuple):
@@ -61,6 +73,10 @@ class Aggregate(Protocol):
 
     whole: bool  # True: must see the cohort at once
     linear: bool  # True: a sum with weights, so that a weight says how far one client moves it
+
+    @property
+    def shares(self) -> bool:
+        """Whether several processes can have some columns of the rows each (`stacks.all_rows`)."""
 
     @property
     def least(self) -> int:
@@ -97,6 +113,7 @@ class Mean:
 
     whole = False
     linear = True
+    shares = True
     least = 1
 
     def start(self, up: Mixing, own: Tensor) -> Sum:
@@ -143,7 +160,7 @@ class Mean:
 
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The mean of rows (n, width) without weights, as (width,)."""
-        return rows.mean(0)
+        return by_columns(rows, lambda part: part.mean(0))
 
     def stands(self, n: int) -> int:
         """None: one row moves it."""
@@ -166,6 +183,11 @@ class Robust(ABC):
 
     whole = True
     linear = False
+
+    @property
+    def shares(self) -> bool:
+        """Not unless a rule says so: `of` must do everything column by column, or by functions of `stacks.all_rows`."""
+        return False
 
     @property
     def least(self) -> int:
@@ -213,7 +235,7 @@ class Robust(ABC):
         total.clients += [clients + before for clients in part.clients]
         total.values += part.values
         total.hears += part.hears
-        total.key = part.key
+        total.key, total.columns = part.key, part.columns
 
     def settle(self, total: Sum | Rows, own: Tensor) -> Heard:
         """The rule at every center; a center that heard nobody keeps its own."""
@@ -222,20 +244,37 @@ class Robust(ABC):
             return Heard(own, torch.zeros(len(own), dtype=torch.bool))
         rows = total.values[0] if len(total.values) == 1 else torch.cat(total.values)
         hears, clients = torch.cat(total.hears, 1), torch.cat(total.clients)
-        if not bool(rows.sum(1).isfinite().all()):  # a sum is finite only if every number is; it may overflow, though
-            hears &= rows.isfinite().all(1).cpu()
-        mask, own = hears.sum(1) >= self.least, own.expand(len(hears), -1)
-        heard = [
-            self.of(rows if bool(who.all()) else rows[who.to(rows.device)], Known(mine, clients[who], total.key))
-            if some
-            else mine
-            for who, some, mine in zip(hears, mask, own, strict=True)
-        ]
-        return Heard(torch.stack(heard).to(own.dtype), mask)
+        with shared(total.columns):
+            hears &= _finite(rows)
+            mask, own = hears.sum(1) >= self.least, total.columns.here(own).expand(len(hears), -1)
+            heard = [
+                self.of(rows if bool(who.all()) else rows[who.to(rows.device)], Known(mine, clients[who], total.key))
+                if some
+                else mine
+                for who, some, mine in zip(hears, mask, own, strict=True)
+            ]
+        return Heard(total.columns.together(torch.stack(heard).to(own.dtype)), mask)
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """Which rows are finite, (n,), on the host, whoever has their columns."""
+    strange = rows.new_zeros(len(rows), dtype=torch.float64)
+    if not bool(rows.sum(1).isfinite().all()):  # a sum is finite only if every number is; it may overflow, though
+        strange += ~rows.isfinite().all(1)
+    return added_up(torch.zeros_like(strange), iter([strange])).cpu() == 0
+
+
+class ByColumns(Robust):
+    """A rule that is the same column by column, but for what `stacks.all_rows` adds up over them."""
+
+    @property
+    def shares(self) -> bool:
+        """It can be shared out."""
+        return True
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Robust):
+class TrimmedMean(ByColumns):
     """Coordinate by coordinate, drop the floor(beta n) smallest and largest values, average the rest.
 
     Up to floor(beta n) attackers cannot move a coordinate out of the honest range. beta = 0 is the unweighted
@@ -270,7 +309,7 @@ class TrimmedMean(Robust):
 
 
 @dataclass(frozen=True)
-class Median(Robust):
+class Median(ByColumns):
     """The middle value of every coordinate (the mean of the two middle ones where n is even)."""
 
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
@@ -279,7 +318,7 @@ class Median(Robust):
 
 
 @dataclass(frozen=True)
-class Krum(Robust):
+class Krum(ByColumns):
     """The one row nearest to its neighbours: smallest sum of squared distances to the n - f - 2 nearest.
 
     f = floor(attackers * n) is the number of attackers to stand, where 2 f + 2 < n. `keep` > 1 averages that many best
@@ -299,7 +338,8 @@ class Krum(Robust):
         n = len(rows)
         near = max(1, n - whole_part(self.attackers * n) - 2)
         score = squares_between(rows).sort(1).values[:, 1 : 1 + near].sum(1)
-        return rows[score.argsort(stable=True)[: self.keep]].mean(0)
+        best = score.argsort(stable=True)[: self.keep]
+        return by_columns(rows, lambda part: part[best].mean(0))
 
     def stands(self, n: int) -> int:
         """f; nobody where 2 f + 2 < n does not hold, or where more rows are averaged than are honest."""
@@ -323,7 +363,7 @@ class Krum(Robust):
 
 
 @dataclass(frozen=True)
-class GeometricMedian(Robust):
+class GeometricMedian(ByColumns):
     """The point with the smallest sum of distances to the rows (RFA), by Weiszfeld's iteration:
 
         z  <-  sum_i w_i x_i / sum_i w_i,      w_i = 1 / sqrt(nu^2 + |x_i - z|^2)

@@ -9,13 +9,14 @@ They go with every rule, with each other, and with every topology.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..errors import require, within
 from ..language import register
-from ..stacks.all_rows import put, squares_between
+from ..stacks.all_rows import lengths, put, squares_between
 from ..stacks.draw import uniform
 from .aggregate import Aggregate, Known, Mean, Median, Robust, TrimmedMean, smallest_share, whole_part
 
@@ -24,6 +25,11 @@ class BeforeRule(Robust):
     """A rule around a rule."""
 
     rule: Aggregate
+
+    @property
+    def shares(self) -> bool:
+        """Where the rule can be shared out."""
+        return self.rule.shares
 
     @property
     def least(self) -> int:
@@ -54,7 +60,7 @@ class NearestNeighbours(BeforeRule):
         near = len(rows) - whole_part(self.attackers * len(rows))
         order = squares_between(rows).argsort(dim=1, stable=True)[:, :near]
         weight = torch.zeros(len(rows), len(rows), dtype=rows.dtype, device=rows.device).scatter_(1, order, 1 / near)
-        return self.rule.of(put(torch.empty_like(rows), lambda piece: weight @ rows[:, piece]), around)
+        return self.rule.of(put(torch.empty_like(rows), lambda piece: weight @ rows[:, piece].contiguous()), around)
 
     def stands(self, n: int) -> int:
         """What both it and the rule stand."""
@@ -89,7 +95,9 @@ class Bucketing(BeforeRule):
         """The rule of the buckets' means."""
         client = torch.arange(len(rows)) if around.client is None else around.client
         order = uniform(*around.key, "bucket", client).argsort(stable=True).to(rows.device)
-        means = torch.stack([rows[bucket].mean(0) for bucket in torch.split(order, self.size)])
+        buckets = torch.split(order, self.size)
+        means = rows.new_empty(len(buckets), rows.shape[1])
+        put(means, lambda piece: torch.stack([rows[bucket, piece].mean(0) for bucket in buckets]), rows)
         return self.rule.of(means, around._replace(client=None))
 
     def stands(self, n: int) -> int:
@@ -134,14 +142,13 @@ class Clipping(BeforeRule):
         """The rule of the shortened rows."""
         center = Median().of(rows) if around.center is None else around.center
         for _ in range(self.iterations):
-            away = rows.double() - center.double()
-            length = away.norm(dim=1)
+            length = lengths(rows, center)
             farthest = length.sort().values[len(rows) - whole_part(self.attackers * len(rows)) - 1]
             radius = farthest if self.radius is None else farthest.new_tensor(self.radius)
             # What is too long for a square goes nowhere.
             shorter = torch.where(length.isfinite(), (radius / length).nan_to_num(nan=1.0).clamp(max=1), 0.0)
-            near = center.double() + torch.where(shorter[:, None] > 0, shorter[:, None] * away, 0.0)
-            center = self.rule.of(near.to(rows.dtype), around)
+            near = put(torch.empty_like(rows), partial(_nearer, rows, center.double(), shorter[:, None]))
+            center = self.rule.of(near, around)
         return center
 
     def stands(self, n: int) -> int:
@@ -177,6 +184,11 @@ class Quorum(BeforeRule):
     def remedy(self, n: int, attackers: int) -> str:
         """The rule's."""
         return self.rule.remedy(n, attackers)
+
+
+def _nearer(rows: Tensor, center: Tensor, share: Tensor, piece: slice) -> Tensor:
+    """Some columns of rows moved to a center, but for a share of the way that each is from there."""
+    return center[piece] + torch.where(share > 0, share * (rows[:, piece].double() - center[piece]), 0.0)
 
 
 def _check_share(rule: BeforeRule, share: float) -> None:

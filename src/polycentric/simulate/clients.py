@@ -21,9 +21,10 @@ from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
 from . import auto_executor
 from .auto_executor import EXECUTORS, ExecutorName, FirstRound
+from .columns import Sharing
 from .parcel import packed, smaller, unpacked
 from .processes import Piece, Processes, available
-from .ranks import ALONE, Ranks
+from .ranks import ALONE, PassedOn, Ranks
 from .share_out import PARTS, blocks_by_work, is_enough, parts_of, seconds_of, workers_for
 from .shared_memory import Parcel
 from .threads import Threads, check_workers
@@ -161,13 +162,16 @@ class Simulation(Clients):
 
     def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
         """The same; of several processes each mixes the blocks it learned, unless somebody must see all rows."""
-        alone = self.ranks.size == 1 and self._processes is None
-        if alone or exchange.whole or (self.attack and self.attack.knows):
+        alone, shares = self.ranks.size == 1 and self._processes is None, exchange.shares and self.ranks.size > 1
+        if alone or (exchange.whole and not shares) or (self.attack and self.attack.knows):
             return super().parts(exchange, state, cohort)
-        mix, found = mixer(exchange, state), self._found(exchange, state, cohort, mixes=True)
+        sharing = Sharing(self.ranks, exchange, state) if shares else None
+        mix, found = mixer(exchange, state), self._found(exchange, state, cohort, not shares, sharing)
         return (each if isinstance(each, Part) else mix(each) for each in found)
 
-    def _found(self, exchange: Exchange, state: State, cohort: Cohort, mixes: bool) -> Iterator[Answer | Part]:
+    def _found(
+        self, exchange: Exchange, state: State, cohort: Cohort, mixes: bool, passed_on: PassedOn | None = None
+    ) -> Iterator[Answer | Part]:
         learning = Learning(self, exchange, mixes)
 
         def learn(mine: Sequence[Cohort], kept: Sequence[Stacks] | None) -> Iterator[Answer | Part]:
@@ -182,7 +186,7 @@ class Simulation(Clients):
             parcels = self._processes.each((exchange, str(mixes)), learning, state, len(mine), piece)
             return (unpacked(parcel, block) for parcel, block in zip(parcels, mine, strict=True))
 
-        return self.ranks.answers(self.blocks(cohort), learn, state.kept)
+        return self.ranks.answers(self.blocks(cohort), learn, state.kept, passed_on)
 
     def _colluded(self, exchange: Exchange, state: State, answers: list[Answer]) -> list[Answer]:
         """The answers once attackers have seen what the honest clients send: all of them, whoever learned it."""

@@ -7,10 +7,10 @@ order of the blocks, as one process would:
     rank 0   learn and mix 0, 3 |  0 -> all   1 <-      2 <-      3 -> all  | add 0 1 2 3
     rank 1   learn and mix 1, 2 |  0 <-       1 -> all  2 -> all  3 <-      | add 0 1 2 3
 
-Where mixing must see all rows (graphs, medians, seeding), or where a block's rows are no more than its sums, rows
-travel. So nothing in a method, a topology or a round knows of ranks, what clients keep and what centers remember is the
-same everywhere, and the bits are those of one process with the same blocks. The price of FedAvg in blocks of up to 64
-clients: every rank receives one model a block.
+Where mixing must see all rows (graphs, seeding), or where a block's rows are no more than its sums, rows travel; of
+what a median must see, every rank is sent some columns (`columns`). So nothing in a method, a topology or a round knows
+of ranks, what clients keep and what centers remember is the same everywhere, and the bits are those of one process with
+the same blocks. The price of FedAvg in blocks of up to 64 clients: every rank receives one model a block.
 
 Only tensors travel, as bytes, and short JSON texts; nothing is ever pickled. Before rows there is always a header over
 the host's sockets: a rank that has died is missed there at once, and a silent one after `wait` seconds.
@@ -42,6 +42,8 @@ from .parcel import packed, unpacked
 Piece = TypeVar("Piece")
 # (blocks, what their clients keep where the state does not say it) -> their answers
 Learn = Callable[[Sequence[Cohort], Sequence[Stacks] | None], Iterator[Answer | Part]]
+# (its answer, at its owner, a block, its owner) -> what of it is known at this rank from then on
+PassedOn = Callable[[Answer | Part | None, Cohort, int], Answer | Part]
 Empty = Callable[..., Tensor]  # (shape, dtype) -> room for a stack
 
 AHEAD = 4  # blocks a rank learns before answers are passed on: bounds what it holds, and evens out unequal blocks
@@ -63,15 +65,18 @@ class Ranks:
         """Whether this rank writes the folder and speaks; the others are silent."""
         return self.rank == 0
 
-    def answers(self, blocks: Sequence[Cohort], learn: Learn, kept: Stacks) -> Iterator[Answer | Part]:
+    def answers(
+        self, blocks: Sequence[Cohort], learn: Learn, kept: Stacks, passed_on: PassedOn | None = None
+    ) -> Iterator[Answer | Part]:
         """The answers of all blocks in their order; each is learned, and mixed if it may be, by one rank only.
 
-        `kept`: what all clients keep; where it has homes, it stays there (`homes`).
+        `kept`: what all clients keep; where it has homes, it stays there (`homes`). `passed_on`: how an answer gets
+        from its rank to the others; by default all of it does.
         """
         if self.size == 1:
             yield from learn(blocks, None)
             return
-        stay = homes.HOME in kept
+        stay, passed_on = homes.HOME in kept, passed_on or self._told
         for begin in range(0, len(blocks), AHEAD * self.size):
             some = blocks[begin : begin + AHEAD * self.size]
             owners = dealt([float((block.sizes * block.effort).sum()) for block in some], self.size)
@@ -82,13 +87,17 @@ class Ranks:
             for block, owner in zip(some, owners, strict=True):
                 answer = next(mine) if owner == self.rank else None
                 told = answer if answer is None or not stay else replace(answer, kept={})
-                there = self.stacks({} if told is None else packed(told, block), owner)
-                found = answer or unpacked(there, block)
+                found = passed_on(told, block, owner)
                 if stay and answer is None:
                     found = homes.elsewhere(found, kept, owner)
-                elif stay:
-                    found = homes.stays(found, block, next(came), owner)
+                elif stay and answer is not None:
+                    found = homes.stays(replace(found, kept=answer.kept), block, next(came), owner)
                 yield found
+
+    def _told(self, answer: Answer | Part | None, block: Cohort, owner: int) -> Answer | Part:
+        """All that a block's owner has of it."""
+        there = self.stacks({} if answer is None else packed(answer, block), owner)
+        return answer or unpacked(there, block)
 
     def mine(self, parts: Sequence[Piece]) -> Sequence[Piece]:
         """This rank's share of some parts."""
@@ -151,7 +160,7 @@ class Ranks:
             for piece in torch.split(there.view(-1).view(torch.uint8), PIECE) if part.numel() else ():
                 with self._heard():
                     dist.send(piece, target) if sends else dist.recv(piece, source)
-        require(torch.equal(head, told), f"ranks {source} and {target} do not agree on what clients keep")
+        require(torch.equal(head, told), f"ranks {source} and {target} do not agree on what goes from one to the other")
         self.counted["received"] += 0 if sends else int(head)
         return rows
 

@@ -6,6 +6,10 @@ A median, a graph, the inner products of all clients: no block can be mixed by i
 Pieces depend on shapes alone, one thread does one piece, and what pieces come to is put together in their order: the
 same bits, however many threads there are. There is one, unless somebody says that cores are free (`beside`); threads
 end with the call that they are for, so nothing of them is left where a process is copied.
+
+Several processes may have some columns of the rows each (`shared`). What is done column by column is done to those that
+are here; what is added up over the columns (inner products, lengths, distances) is added up over all of them, in their
+order: in *units* of columns, which one process has whole. Again the same bits, however many processes there are.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,12 +31,45 @@ Part = TypeVar("Part")
 Found = TypeVar("Found")
 
 NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of all rows in a piece: what a core's cache holds, or fills a GPU
-LEAST, MOST = 1 << 9, {"cpu": 1 << 13, "cuda": 1 << 18}  # columns in a piece
+LEAST, MOST = 1 << 9, {"cpu": 1 << 12, "cuda": 1 << 18}  # columns in a piece; the most are a unit
 LARGE = 1 << 20  # numbers from which threads are worth starting
 TOGETHER = 1024  # rows of which every piece may have its own products of every two: 8 MB each
 TILE = 64  # rows whose products with others are made at once
 
+
+class Columns(Protocol):
+    """Which columns of all rows are in this process."""
+
+    def here(self, rows: Tensor) -> Tensor:
+        """Those columns of rows (..., width)."""
+
+    def together(self, rows: Tensor) -> Tensor:
+        """All columns of rows of which every process has its own, (..., width)."""
+
+    def in_turn(self, total: Tensor, add: Callable[[], None]) -> None:
+        """Have every process add its share to a total, in the order of the columns; all have it in the end."""
+
+
+class AllColumns(Columns):
+    """All of them."""
+
+    def here(self, rows: Tensor) -> Tensor:
+        """The rows."""
+        return rows
+
+    def together(self, rows: Tensor) -> Tensor:
+        """The rows."""
+        return rows
+
+    def in_turn(self, total: Tensor, add: Callable[[], None]) -> None:
+        """Added at once."""
+        add()
+
+
+EVERY = AllColumns()
+
 _threads: ContextVar[int] = ContextVar("threads", default=1)
+_columns: ContextVar[Columns] = ContextVar("columns", default=EVERY)
 
 
 @contextmanager
@@ -44,16 +82,41 @@ def beside(threads: int) -> Iterator[None]:
         _threads.reset(before)
 
 
+@contextmanager
+def shared(columns: Columns) -> Iterator[None]:
+    """Within it, all rows that are seen have only those columns here; others are in other processes."""
+    before = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(before)
+
+
 def pieces(rows: Tensor, columns: Spans = None) -> list[slice]:
-    """All columns of rows (n, width), or some spans of them, cut by the shape alone.
+    """All columns of rows (n, width), or some spans of them, cut by the shape alone: 512, 1024, ... each.
 
     >>> pieces(torch.empty(10_000, 1200))
     [slice(0, 512, None), slice(512, 1024, None), slice(1024, 1200, None)]
     """
-    (n, width), kind = rows.shape, rows.device.type if rows.device.type in MOST else "cpu"
-    step = max(LEAST, min(MOST[kind], NUMBERS[kind] // max(n, 1) // LEAST * LEAST))
+    (n, width), kind = rows.shape, _kind(rows)
+    most = NUMBERS[kind] // max(n, 1) // LEAST
+    step = min(MOST[kind], LEAST << max(most.bit_length() - 1, 0))
     spans = ((0, width),) if columns is None else columns
     return [slice(at, min(at + step, last)) for first, last in spans for at in range(first, last, step)]
+
+
+def units(rows: Tensor, columns: Spans = None) -> list[list[slice]]:
+    """The pieces of every unit: of some spans, each begins anew."""
+    most, found = MOST[_kind(rows)], dict[tuple[int, int], list[slice]]()
+    spans = ((0, rows.shape[1]),) if columns is None else columns
+    for k, span in enumerate(spans):
+        for piece in pieces(rows, (span,)):
+            found.setdefault((k, (piece.start - span[0]) // most), []).append(piece)
+    return list(found.values())
+
+
+def _kind(rows: Tensor) -> str:
+    return rows.device.type if rows.device.type in MOST else "cpu"
 
 
 def each(work: Callable[[Part], Found], parts: Sequence[Part], of: Tensor) -> Iterator[Found]:
@@ -108,6 +171,30 @@ def middle(rows: Tensor) -> Tensor:
     return in_order(rows)[[(len(rows) - 1) // 2, len(rows) // 2]]
 
 
+def added_up(total: Tensor, parts: Iterator[Tensor]) -> Tensor:
+    """Parts of the columns added to a total, in place and in their order; where others have columns, theirs too."""
+    columns = _columns.get()
+    if columns is not EVERY:
+        parts = iter(list(parts))  # before anybody is waited for
+
+    def add() -> None:
+        for part in parts:
+            total.add_(part)
+
+    columns.in_turn(total, add)
+    return total
+
+
+def lengths(rows: Tensor, origin: Tensor) -> Tensor:
+    """How far every row is from an origin (width,): (n,) float64."""
+
+    def part(piece: slice) -> Tensor:
+        away = rows[:, piece].to(torch.float64, copy=True).sub_(origin[piece].double())
+        return torch.linalg.vecdot(away, away)  # type: ignore[no-any-return]
+
+    return added_up(rows.new_zeros(len(rows), dtype=torch.float64), each(part, pieces(rows), rows)).sqrt()
+
+
 def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = None) -> Tensor:
     """X X^T of rows less an origin (width,), by default their mean; float64 on the host, over pieces of the width.
 
@@ -123,24 +210,26 @@ def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = 
         part -= part.mean(0) if origin is None else origin[piece].double()
         return part
 
-    def add(part: Tensor, to: Tensor, tile: slice) -> None:
+    def add(to: Tensor, part: Tensor, tile: slice) -> None:
         to[tile, tile.start :].addmm_(part[tile], part[tile.start :].T)
 
-    def alone(piece: slice) -> Tensor:
-        part, mine = moved(piece), torch.zeros_like(out)
-        for tile in tiles:
-            add(part, mine, tile)
+    def alone(unit: list[slice]) -> Tensor:
+        mine = torch.zeros_like(out)
+        for piece in unit:
+            part = moved(piece)
+            for tile in tiles:
+                add(mine, part, tile)
         return mine
 
-    every = pieces(rows, columns)
-    if n <= TOGETHER:
-        for mine in each(alone, every, rows):
-            out += mine
-    else:  # many rows: no second matrix of all pairs
-        for piece in every:
-            part = moved(piece)
-            for _ in each(lambda tile, part=part: add(part, out, tile), tiles, rows):  # type: ignore[misc]
+    def one_by_one() -> None:  # many rows: no second matrix of all pairs
+        for piece in pieces(rows, columns):
+            for _ in each(partial(add, out, moved(piece)), tiles, rows):
                 pass
+
+    if n <= TOGETHER:
+        added_up(out, each(alone, units(rows, columns), rows))
+    else:
+        _columns.get().in_turn(out, one_by_one)
     for tile in tiles:
         out[tile, tile].triu_().add_(out[tile, tile].triu(1).T)
         out[tile.stop :, tile] = out[tile, tile.stop :].T
@@ -162,8 +251,7 @@ def squared_distances(rows: Tensor, centers: Tensor, columns: Spans = None) -> T
         return own[:, None] - 2 * a @ b.T + b.square().sum(1)
 
     out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
-    for found in each(part, pieces(rows, columns), rows):
-        out += found
+    added_up(out, each(part, pieces(rows, columns), rows))
     return out.clamp_(min=0).nan_to_num_(nan=torch.inf, posinf=torch.inf)  # what overflows is far away
 
 
