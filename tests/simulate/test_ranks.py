@@ -407,16 +407,29 @@ def test_blocks_are_learned_once_each_and_few_are_held(monkeypatch: pytest.Monke
 # -- refusals ------------------------------------------------------------------------------------------------
 
 
-def test_a_device_of_one_rank_only_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="'cuda:1' is one GPU for several ranks: with --device cuda"):
-        own_device("cuda:1")
-    monkeypatch.setenv("LOCAL_RANK", "3")
+def test_a_rank_has_a_gpu_of_its_own_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Ranks(0, 2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert own_device("cuda", two) == ("cuda:1", two)
+    with pytest.warns(UserWarning, match="cuda:0 is one GPU for 2 ranks, which share it: with --device cuda"):
+        device, ranks = own_device("cuda:0", two)
+    assert (device, ranks.by_host) == ("cuda:0", True)
+    assert ranks.counted is two.counted and not two.by_host
+    monkeypatch.setenv("LOCAL_RANK", "3")
     with pytest.raises(
         UsageError, match=r"rank 3 of this machine has no GPU of its own, there are 2: .*nproc-per-node 2"
     ):
-        own_device("cuda")
-    assert own_device("cpu") == "cpu"
+        own_device("cuda", two)
+    assert own_device("cpu", two) == ("cpu", two) and own_device("cuda:0", ALONE) == ("cuda:0", ALONE)
+
+
+def test_what_travels_through_the_host_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that is not where its copy is: what others say of the copy is written to it."""
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+    there = torch.zeros(3)
+    Ranks(0, 2, by_host=True)._over(there, lambda wire: wire.add_(2))
+    assert there.tolist() == [2, 2, 2]
 
 
 def test_ranks_must_wait_for_some_time() -> None:

@@ -364,7 +364,10 @@ def prepared(
     compare_cells(method.exchanges[-1].topology.geometry, federation, settings.seed)
     if settings.patience is not None and not len(federation.valid):
         raise UsageError("patience needs a validation split: load the data with valid=0.1 (--valid 0.1)")
-    where = device_of(settings.device if ranks.size == 1 else own_device(settings.device))
+    device, ranks = own_device(settings.device, ranks)
+    where = device_of(device)
+    if ranks.size > 1 and where.type == "cuda":
+        torch.cuda.set_device(where)  # where what others send is received
     use_precision(settings.precision, where, settings.dtype)
     fits = federation.shape, federation.n_outputs, federation.symbols, federation.kind
     model = given.model or settings.model or default(*fits)

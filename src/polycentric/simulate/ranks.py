@@ -18,6 +18,7 @@ the host's sockets: a rank that has died is missed there at once, and a silent o
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -59,6 +60,7 @@ class Ranks:
     size: int = 1
     wait: float = 600.0  # seconds without a word before another rank counts as lost
     counted: Counter[str] = field(default_factory=Counter, compare=False, repr=False)  # bytes received so far
+    by_host: bool = False  # whether tensors on a GPU travel through the host: ranks on one GPU have no other way
 
     @property
     def first(self) -> bool:
@@ -106,8 +108,7 @@ class Ranks:
     def add(self, *parts: Tensor) -> None:
         """Put together tensors of which every rank has filled in its share, and has zeros elsewhere; in place."""
         for part in parts if self.size > 1 else ():
-            with self._heard():
-                dist.all_reduce(part)
+            self._over(part, dist.all_reduce)
 
     def text(self, text: str = "", source: int = 0) -> str:
         """A text of one rank's, at all of them."""
@@ -158,8 +159,7 @@ class Ranks:
         for part in (told, *rows.values()):
             there = part if part.is_contiguous() else part.contiguous()
             for piece in torch.split(there.view(-1).view(torch.uint8), PIECE) if part.numel() else ():
-                with self._heard():
-                    dist.send(piece, target) if sends else dist.recv(piece, source)
+                self._over(piece, lambda wire: dist.send(wire, target) if sends else dist.recv(wire, source))
         require(torch.equal(head, told), f"ranks {source} and {target} do not agree on what goes from one to the other")
         self.counted["received"] += 0 if sends else int(head)
         return rows
@@ -211,9 +211,16 @@ class Ranks:
             return
         flat = tensor.detach().contiguous().flatten().view(torch.uint8)
         for piece in torch.split(flat, PIECE):
-            with self._heard():
-                dist.broadcast(piece, source)
+            self._over(piece, lambda wire: dist.broadcast(wire, source))
         self.counted["received"] += len(flat) if self.rank != source else 0
+
+    def _over(self, tensor: Tensor, talk: Callable[[Tensor], object]) -> None:
+        """Have ranks talk about a tensor, in place."""
+        wire = tensor.cpu() if self.by_host else tensor
+        with self._heard():
+            talk(wire)
+        if wire is not tensor:
+            tensor.copy_(wire)
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
@@ -264,21 +271,28 @@ def join_ranks(wait: float = 600.0) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def own_device(name: str) -> str:
-    """The device of this rank, one of several."""
+def own_device(name: str, ranks: Ranks) -> tuple[str, Ranks]:
+    """The device of a rank, and how it talks from there; of one rank alone, what was asked for."""
+    if ranks.size == 1:
+        return name, ranks
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not name.startswith("cuda"):
-        return name
-    require(name == "cuda", f"device '{name}' is one GPU for several ranks: with --device cuda each rank takes its own")
+        return name, ranks
     local, there = os.environ.get("LOCAL_RANK", "0"), torch.cuda.device_count()
+    if name != "cuda":
+        if ranks.first:
+            warnings.warn(
+                f"{name} is one GPU for {ranks.size} ranks, which share it: with --device cuda each rank takes its own",
+                stacklevel=2,
+            )
+        return name, replace(ranks, by_host=True)
     if not local.isdigit() or int(local) >= there:
         raise UsageError(
             f"rank {local} of this machine has no GPU of its own, there are {there}: start one rank for each GPU "
             f"(--nproc-per-node {max(there, 1)}), or use --device cpu"
         )
-    torch.cuda.set_device(int(local))
-    return f"cuda:{local}"
+    return f"cuda:{local}", ranks
 
 
 def dealt(work: Sequence[float], size: int) -> list[int]:
