@@ -43,11 +43,12 @@ def main() -> None:
     method = build_method(asked.method, {"lr": "0.1", "batch": "10"} | dict(word.split("=", 1) for word in asked.set))
     with join_ranks() as ranks:
         run = prepare(method, federation, ranks=ranks, **how)
-        state, best, took = homes.spread(run.state, ranks), float("inf"), 0
+        state, best, took = homes.spread(run.state, ranks, run.method.at_home), float("inf"), 0
         for _ in range(1 + asked.rounds):  # in the first, programs are made and some methods begin in another way
             before, began = ranks.counted["received"], time.perf_counter()
             state, trips = run_round(run.method, state, run.clients)
             best, took = min(best, time.perf_counter() - began), ranks.counted["received"] - before
+        state = homes.gathered(state, ranks)
         n, sent = len(trips[-1].cohort), sum(state.centers[name].shape[1] for name in trips[-1].exchange.sends)
         every = n * (ranks.size - 1) / ranks.size * sent * run.clients.task.dtype.itemsize
         if ranks.first:

@@ -221,6 +221,11 @@ class Method:
         return next(exchange for exchange in reversed(self.at(round)) if not exchange.keeps)
 
     @property
+    def at_home(self) -> bool:
+        """Whether every center lives with its client, and all that it hears follows from neighbours' rows."""
+        return all(exchange.topology.at_home and exchange.topology.relayed for exchange in self.exchanges)
+
+    @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Every exchange of every phase."""
         return tuple(exchange for _, exchanges in self.phases for exchange in exchanges)

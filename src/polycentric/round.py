@@ -91,14 +91,19 @@ def mixer(exchange: Exchange, state: State) -> Callable[[Answer], Part]:
     notes = Draft(state.memory)
 
     def mixed(answer: Answer) -> Part:
-        block, sent = answer.block, answer.sent
-        noted = exchange.select.note(block, sent) | exchange.topology.place(state.memory, block, state.centers, sent)
-        notes.write(block.index, noted)
+        block, sent, found = answer.block, answer.sent, noted(exchange, state, answer)
+        notes.write(block.index, found)
         up = {name: exchange.up(notes.stacks, block, name) for name in exchange.sends}
         sums = {name: exchange.aggregate.part(up[name], sent[name], block) for name in exchange.sends}
-        return Part(block, noted, sums, answer.kept)
+        return Part(block, found, sums, answer.kept)
 
     return mixed
+
+
+def noted(exchange: Exchange, state: State, answer: Answer) -> Stacks:
+    """What is remembered of a block's clients, (block, ...): what the selection asks for, and where they belong."""
+    block, sent = answer.block, answer.sent
+    return exchange.select.note(block, sent) | exchange.topology.place(state.memory, block, state.centers, sent)
 
 
 def receive(exchange: Exchange, state: State, cohort: Cohort) -> Stacks:

@@ -121,6 +121,13 @@ PECULIAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "robust in buckets": ("fedprox", {"aggregate": Clipping(Bucketing(Mean()), iterations=2)}, {"workers": 2}),
     "robust, and not finite": ("fedavg", {"aggregate": Median()}, {"model": contract.steep}),
     "robust, and nobody comes": ("fedavg", {"aggregate": Median(), "select": Poisson(0.05)}, {}),
+    "a graph, seldom seen": ("dpsgd", {"select": Uniform(n=5), "momentum": 0.9}, SELDOM),
+    "a graph, recorded": ("dpsgd", {}, SELDOM | {"record": True}),
+    "matchings, seldom seen": ("matcha", {"budget": 0.5, "cut": KeepPrivate("dense*")}, SELDOM | {"rounds": 7}),
+    "a robust graph": ("dpsgd", {"aggregate": Clipping(Median()), "select": Uniform(n=6)}, SELDOM | {"workers": 2}),
+    "a graph, attacked": ("dpsgd", {"aggregate": TrimmedMean(0.3)}, SELDOM | {"attack": SignFlip(0.3)}),
+    "a graph, not finite": ("dpsgd", {}, SELDOM | {"model": contract.steep}),
+    "a graph that centers step on": ("dpsgd", {"select": Poisson(0.4)}, SELDOM | {"checkpoint_every": 2}),
     "a rule of one's own": ("fedavg", {"aggregate": Longest()}, {}),
     "nobody comes": ("fedavg", {"select": Poisson(0.05)}, {}),
     "attacked": ("fedavg", {}, {"attack": SignFlip(0.3), "held_out": 0.2}),
@@ -149,7 +156,7 @@ def case(name: str, ranks: Ranks, folder: Path | None = None, **given: Any) -> R
     return prepared
 
 
-RESUMED = ("fesem", "last rows", "patience", "private parts on disk", "kept where it is learned")
+RESUMED = ("fesem", "last rows", "patience", "private parts on disk", "kept where it is learned", "a graph, seldom seen")
 
 
 # -- a rank --------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
-from ..simulate.homes import away, gathered, spread
+from ..simulate.homes import at_hand, away, centers_away, gathered, hidden, spread
+from ..simulate.ranks import ALONE, Ranks
 from ..simulate.share_out import one_math_thread
 from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
@@ -256,14 +257,23 @@ class Run:
         here = self.clients if self.clock.deadline is None else Punctual(self.clients, self.clock, width)
         heard: Clients = self.remote or here
         heard = heard if self.record is None else self.record.over(heard)
+        if self.record is None and self.settings.record and self.clients.ranks.size > 1:
+            from .record import Listening
+
+            heard = Listening(heard)  # as the first rank does, which is told all rows by the others
         sketched = Sketched(heard) if self.settings.sketch and self.settings.evaluates(before.round + 1) else None
-        after, made = run_round(self.method, spread(before, self.clients.ranks), sketched or heard)
+        ranks = self.clients.ranks
+        after, made = run_round(self.method, spread(before, ranks, self.method.at_home), sketched or heard)
         trips = tuple(made)
-        self.clients.ranks.check(after)
+        if centers_away(after):
+            hidden(before, after, ranks)
+        ranks.check(after)
         after = self._at_hand(after)
         since, self._since = self._since, time.monotonic()
         tally, late = self._account(trips, self._since - since)
-        check_finite(trips, late, before, after, self.clients.attackers)  # after what needs no GPU: it waits for one
+        check_finite(
+            trips, late, before, after, self.clients.attackers, ranks
+        )  # after what needs no GPU: it waits for one
         self.state, self.tally = self.stored(after), tally
         if sketched is not None and sketched.found:
             self.sketches[after.round] = sketched.found
@@ -272,10 +282,11 @@ class Run:
         return trips
 
     def _at_hand(self, state: State) -> State:
-        """What clients keep, from all ranks, in rounds that are scored, saved or looked at by somebody's callback."""
+        """What is at home, from all ranks, in rounds that are scored, saved or looked at by somebody's callback."""
         ranks, now = self.clients.ranks, time.monotonic()
         due = ranks.first and self.settings.saves(state.round, now - self._saw_all)  # the first rank has the clock
         looks = any(c.sees_kept and type(c).on_round is not Callback.on_round for c in self.callbacks)
+        looks |= self.settings.record and centers_away(state)
         found = gathered(state, ranks, wanted=due or looks or self.settings.evaluates(state.round))
         self._saw_all = self._saw_all if away(found) else now
         return found
@@ -421,7 +432,12 @@ class Run:
 
 
 def check_finite(
-    trips: Sequence[Trip], late: Sequence[int], before: State, after: State, attackers: Tensor | None = None
+    trips: Sequence[Trip],
+    late: Sequence[int],
+    before: State,
+    after: State,
+    attackers: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Refuse to go on where most answers, or a center, are no numbers any more."""
     attacked = attackers is not None and bool(attackers.any())
@@ -434,7 +450,10 @@ def check_finite(
                 f"round {before.round}: {lost} of {asked} clients sent NaN or infinity; "
                 f"the training diverges: try {smaller}, such as --set lr=0.01"
             )
-    if not bool(after.centers["model"].sum(dtype=torch.float64).isfinite()):
+    strange = (~at_hand(after, ranks).sum(dtype=torch.float64).isfinite()).long().cpu()
+    if centers_away(after):
+        ranks.add(strange)  # all stop, or nobody
+    if bool(strange):
         raise Diverged(
             f"round {before.round}: the model of a center became NaN or infinite; try {smaller} "
             "of the center, or of the clients, such as --set lr=0.01"

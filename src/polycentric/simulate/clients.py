@@ -22,6 +22,8 @@ from ..tasks.task import Task
 from . import auto_executor
 from .auto_executor import EXECUTORS, ExecutorName, FirstRound
 from .columns import Sharing
+from .homes import centers_away, centers_brought
+from .neighbours import Neighbours
 from .parcel import packed, smaller, unpacked
 from .processes import Piece, Processes, available
 from .ranks import ALONE, PassedOn, Ranks
@@ -162,8 +164,15 @@ class Simulation(Clients):
 
     def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
         """The same; of several processes each mixes the blocks it learned, unless somebody must see all rows."""
-        alone, shares = self.ranks.size == 1 and self._processes is None, exchange.shares and self.ranks.size > 1
-        if alone or (exchange.whole and not shares) or (self.attack and self.attack.knows):
+        alone, knows = self.ranks.size == 1 and self._processes is None, self.attack is not None and self.attack.knows
+        if alone or knows:
+            return super().parts(exchange, state, cohort)
+        if centers_away(state):
+            near = Neighbours(self.ranks, exchange, state)
+            rows = self._found(exchange, state, cohort, False, near)
+            return near.mixed([answer for answer in rows if isinstance(answer, Answer)])
+        shares = exchange.shares and self.ranks.size > 1
+        if exchange.whole and not shares:
             return super().parts(exchange, state, cohort)
         sharing = Sharing(self.ranks, exchange, state) if shares else None
         mix, found = mixer(exchange, state), self._found(exchange, state, cohort, not shares, sharing)
@@ -172,7 +181,9 @@ class Simulation(Clients):
     def _found(
         self, exchange: Exchange, state: State, cohort: Cohort, mixes: bool, passed_on: PassedOn | None = None
     ) -> Iterator[Answer | Part]:
-        learning = Learning(self, exchange, mixes)
+        learning, blocks = Learning(self, exchange, mixes), self.blocks(cohort)
+        if centers_away(state):
+            centers_brought(state, blocks, self.ranks.owners(blocks), self.ranks)
 
         def learn(mine: Sequence[Cohort], kept: Sequence[Stacks] | None) -> Iterator[Answer | Part]:
             if self._processes is None:
@@ -186,7 +197,7 @@ class Simulation(Clients):
             parcels = self._processes.each((exchange, str(mixes)), learning, state, len(mine), piece)
             return (unpacked(parcel, block) for parcel, block in zip(parcels, mine, strict=True))
 
-        return self.ranks.answers(self.blocks(cohort), learn, state.kept, passed_on)
+        return self.ranks.answers(blocks, learn, state.kept, passed_on)
 
     def _colluded(self, exchange: Exchange, state: State, answers: list[Answer]) -> list[Answer]:
         """The answers once attackers have seen what the honest clients send: all of them, whoever learned it."""

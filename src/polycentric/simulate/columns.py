@@ -20,7 +20,7 @@ from torch import Tensor
 from ..method import Exchange, State
 from ..parts.aggregate import Rows, Sum
 from ..parts.answer import Answer, Part
-from ..round import mixer
+from ..round import noted
 from ..stacks.all_rows import MOST, Columns
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Draft, Stacks
@@ -68,8 +68,8 @@ class Sharing:
     """Passes on the answers of an exchange: to every rank its columns of what is sent, and all else to all."""
 
     def __init__(self, ranks: Ranks, exchange: Exchange, state: State) -> None:
-        self.ranks, self.exchange = ranks, exchange
-        self.mixed, self.notes = mixer(exchange, state), Draft(state.memory)
+        self.ranks, self.exchange, self.state = ranks, exchange, state
+        self.notes = Draft(state.memory)
 
     def __call__(self, answer: Answer | Part | None, block: Cohort, owner: int) -> Part:
         """What a block comes to, of which its owner has the answer."""
@@ -77,7 +77,8 @@ class Sharing:
         if isinstance(answer, Answer):
             sent, good = answer.sent, torch.isin(block.index, answer.block.index)
             like = {name: sent[name][:0] for name in self.exchange.sends}
-            told = {"noted": self.mixed(answer).noted, "kept": answer.kept, "like": like, "block": {"good": good}}
+            told = {"noted": noted(self.exchange, self.state, answer), "kept": answer.kept, "like": like}
+            told |= {"block": {"good": good}}
         told = self.ranks.stacks(told, owner)
         arrived = block[told["block"]["good"]]
         self.notes.write(arrived.index, told["noted"])

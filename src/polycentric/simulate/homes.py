@@ -6,11 +6,13 @@
 So private layers, a client's own model or its duals cost no more between ranks than they move. Where the homes are is a
 column of what is kept, the same at every rank: a round that fails leaves those of the round before. At other ranks a
 row is no number, so that whoever reads it there notices. Whoever is to read all of them gathers them first.
+
+Where centers live with their clients and hear neighbours alone, they have the same homes (`neighbours`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,16 +28,18 @@ if TYPE_CHECKING:
     from .ranks import Ranks
 
 HOME = "(home)"  # a column of what clients keep; no parameter is called so
+CENTERS = "(centers)"  # another, where centers are at home, too
 EVERYWHERE = -1
 Found = TypeVar("Found", bound=Answer | Part)
 
 
-def spread(state: State, ranks: Ranks) -> State:
-    """The same state, which all ranks have: from now on rows stay where they are learned."""
-    if ranks.size == 1 or not state.kept or HOME in state.kept:
+def spread(state: State, ranks: Ranks, centers: bool = False) -> State:
+    """The same state, which all ranks have: from now on rows stay where they are learned; `centers`: theirs, too."""
+    if ranks.size == 1 or HOME in state.kept or not (state.kept or centers):
         return state
-    rows = next(iter(state.kept.values()))
-    return replace(state, kept=state.kept | {HOME: torch.full((len(rows), 1), EVERYWHERE)})
+    n = len(next(iter((state.kept or state.centers).values())))
+    columns = {HOME: torch.full((n, 1), EVERYWHERE)} | ({CENTERS: torch.zeros(n, 1)} if centers else {})
+    return replace(state, kept=state.kept | columns)
 
 
 def away(state: State) -> bool:
@@ -43,25 +47,74 @@ def away(state: State) -> bool:
     return HOME in state.kept
 
 
+def centers_away(state: State) -> bool:
+    """Whether some centers may be."""
+    return CENTERS in state.kept
+
+
+def home_of(state: State) -> Tensor:
+    """(clients,) the rank that has a client's rows, or `EVERYWHERE`."""
+    return state.kept[HOME][:, 0]
+
+
+def kept_in(stacks: Stacks) -> Stacks:
+    """What clients keep, without what is noted about it."""
+    return {name: stack for name, stack in stacks.items() if name not in (HOME, CENTERS)}
+
+
+def moves(
+    home: Tensor, blocks: Sequence[Cohort], owners: Sequence[int], size: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """(from, to, clients): whose rows are to go from one rank to another that learns them."""
+    to = torch.full_like(home, EVERYWHERE)
+    for block, owner in zip(blocks, owners, strict=True):
+        to[block.index] = owner
+    for source in range(size):
+        for target in range(size):
+            clients = ((home == source) & (to == target)).nonzero()[:, 0]
+            if source != target and len(clients):
+                yield source, target, clients
+
+
 def brought(kept: Stacks, blocks: Sequence[Cohort], owners: Sequence[int], ranks: Ranks) -> list[Stacks]:
     """What the clients of this rank's blocks keep, block by block; every rank gives away what others are to learn."""
-    home = kept[HOME][:, 0]
-    rows = {name: stack for name, stack in kept.items() if name != HOME}
-    mine = [take(rows, block.index) for block, owner in zip(blocks, owners, strict=True) if owner == ranks.rank]
-    for source in range(ranks.size):
-        for target in range(ranks.size):
-            theirs = [block.index for block, owner in zip(blocks, owners, strict=True) if owner == target]
-            there = [home[index] == source for index in theirs]
-            if source == target or not any(bool(some.any()) for some in there):
-                continue
-            wanted = torch.cat([index[some] for index, some in zip(theirs, there, strict=True)])
-            parcel = ranks.passed(take(rows, wanted) if ranks.rank in (source, target) else {}, source, target)
-            if ranks.rank == target:
-                count = [int(some.sum()) for some in there]
-                for name, stack in parcel.items():
-                    for block, some, part in zip(mine, there, torch.split(stack, count), strict=True):
-                        block[name][some.to(stack.device)] = part
+    rows, ours = kept_in(kept), [block for block, owner in zip(blocks, owners, strict=True) if owner == ranks.rank]
+    mine = [take(rows, block.index) for block in ours]
+    for source, target, clients in moves(kept[HOME][:, 0], blocks, owners, ranks.size) if rows else ():
+        parcel = ranks.passed(take(rows, clients) if ranks.rank in (source, target) else {}, source, target)
+        at = torch.full((len(kept[HOME]),), -1)
+        at[clients] = torch.arange(len(clients))
+        for block, there in zip(ours, mine, strict=True) if ranks.rank == target else ():
+            some = at[block.index] >= 0
+            for name, stack in parcel.items():
+                there[name][some.to(stack.device)] = stack[at[block.index][some].to(stack.device)]
     return mine
+
+
+def centers_brought(state: State, blocks: Sequence[Cohort], owners: Sequence[int], ranks: Ranks) -> None:
+    """Centers of clients that this rank is to learn, in their places, where there were no numbers before."""
+    for source, target, clients in moves(home_of(state), blocks, owners, ranks.size):
+        here = ranks.rank in (source, target)
+        parcel = ranks.passed(take(state.centers, clients) if here else {}, source, target)
+        for name, stack in parcel.items() if ranks.rank == target else ():
+            state.centers[name][clients.to(stack.device)] = stack
+
+
+def hidden(before: State, after: State, ranks: Ranks) -> None:
+    """No numbers in the place of centers that were learned elsewhere."""
+    gone = ((home_of(after) != ranks.rank) & (home_of(after) != EVERYWHERE)).nonzero()[:, 0]
+    for name, stack in after.centers.items():
+        if stack is not before.centers.get(name) and stack.is_floating_point():
+            stack[gone.to(stack.device)] = torch.nan
+
+
+def at_hand(state: State, ranks: Ranks, name: str = "model") -> Tensor:
+    """The centers that this rank has."""
+    stack = state.centers[name]
+    if not centers_away(state):
+        return stack
+    home = home_of(state)
+    return stack[((home == ranks.rank) | (home == EVERYWHERE)).to(stack.device)]
 
 
 def stays(found: Found, block: Cohort, rows: Stacks, rank: int) -> Found:
@@ -73,8 +126,8 @@ def stays(found: Found, block: Cohort, rows: Stacks, rank: int) -> Found:
 
 def elsewhere(found: Found, kept: Stacks, rank: int) -> Found:
     """The answer of a block that another rank has learned, and whose rows are there."""
-    n, rows = len(found.block), {name: stack for name, stack in kept.items() if name != HOME}
-    none = {name: stack.new_full((n, stack.shape[1]), torch.nan) for name, stack in rows.items()}
+    n = len(found.block)
+    none = {name: stack.new_full((n, stack.shape[1]), torch.nan) for name, stack in kept_in(kept).items()}
     return replace(found, kept=none | {HOME: torch.full((n, 1), rank)})
 
 
@@ -86,12 +139,15 @@ def gathered(state: State, ranks: Ranks, wanted: bool = True) -> State:
     ranks.add(asked)
     if not int(asked):
         return state
-    rows, home = {name: stack for name, stack in state.kept.items() if name != HOME}, state.kept[HOME][:, 0]
-    whole = Draft(rows)
+    home, parts = home_of(state), {"kept": Draft(kept_in(state.kept))}
+    parts |= {"centers": Draft(state.centers)} if centers_away(state) else {}
     for source in range(ranks.size):
         theirs: Tensor = (home == source).nonzero()[:, 0]
-        if len(theirs):
-            found = ranks.stacks({"kept": take(rows, theirs)} if ranks.rank == source else {}, source)["kept"]
-            if ranks.rank != source:
-                whole.write(theirs, found)
-    return replace(state, kept=whole.stacks)
+        if not len(theirs):
+            continue
+        told = {part: take(draft.stacks, theirs) for part, draft in parts.items()} if ranks.rank == source else {}
+        found = ranks.stacks(told, source)
+        for part, draft in parts.items() if ranks.rank != source else ():
+            draft.write(theirs, found[part])
+    whole = {part: draft.stacks for part, draft in parts.items()}
+    return replace(state, kept=whole["kept"], centers=whole.get("centers", state.centers))

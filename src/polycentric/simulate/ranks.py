@@ -8,7 +8,8 @@ order of the blocks, as one process would:
     rank 1   learn and mix 1, 2 |  0 <-       1 -> all  2 -> all  3 <-      | add 0 1 2 3
 
 Where mixing must see all rows (graphs, seeding), or where a block's rows are no more than its sums, rows travel; of
-what a median must see, every rank is sent some columns (`columns`). So nothing in a method, a topology or a round knows
+what a median must see, every rank is sent some columns (`columns`), and on a graph what its clients hear
+(`neighbours`). So nothing in a method, a topology or a round knows
 of ranks, what clients keep and what centers remember is the same everywhere, and the bits are those of one process with
 the same blocks. The price of FedAvg in blocks of up to 64 clients: every rank receives one model a block.
 
@@ -81,7 +82,7 @@ class Ranks:
         stay, passed_on = homes.HOME in kept, passed_on or self._told
         for begin in range(0, len(blocks), AHEAD * self.size):
             some = blocks[begin : begin + AHEAD * self.size]
-            owners = dealt([float((block.sizes * block.effort).sum()) for block in some], self.size)
+            owners = self.owners(some)
             rows = homes.brought(kept, some, owners, self) if stay else []
             own = [block for block, owner in zip(some, owners, strict=True) if owner == self.rank]
             mine = iter(list(learn(own, rows if stay else None)))  # all of them, before anybody is waited for
@@ -100,6 +101,12 @@ class Ranks:
         """All that a block's owner has of it."""
         there = self.stacks({} if answer is None else packed(answer, block), owner)
         return answer or unpacked(there, block)
+
+    def owners(self, blocks: Sequence[Cohort]) -> list[int]:
+        """Who learns which block: some are dealt at a time."""
+        some = (blocks[begin : begin + AHEAD * self.size] for begin in range(0, len(blocks), AHEAD * self.size))
+        works = ([float((block.sizes * block.effort).sum()) for block in part] for part in some)
+        return [owner for work in works for owner in dealt(work, self.size)]
 
     def mine(self, parts: Sequence[Piece]) -> Sequence[Piece]:
         """This rank's share of some parts."""
@@ -194,7 +201,7 @@ class Ranks:
 
     def check(self, state: State) -> None:
         """Refuse to go on where ranks have come to different centers: their machines round differently."""
-        if self.size == 1:
+        if self.size == 1 or homes.centers_away(state):
             return
         mine = torch.tensor([_sum_of_bits(rows) for _, rows in sorted(state.centers.items())])
         theirs = mine.clone()
