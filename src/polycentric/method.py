@@ -19,7 +19,7 @@ from .errors import require, synonym
 from .learn import Learner
 from .models.around import Wrap
 from .parts.accountant import Release
-from .parts.aggregate import Aggregate as Aggregate, Mean as Mean
+from .parts.aggregate import Aggregate as Aggregate, Mean as Mean, shared_out
 from .parts.optimizer import Average as Average, Center as Center
 from .parts.privacy import NoPrivacy as NoPrivacy, Privacy as Privacy
 from .parts.select import Everyone as Everyone, Select as Select
@@ -142,7 +142,7 @@ class Exchange:
     @property
     def shares(self) -> bool:
         """Whether it must do so for a rule alone that several processes can share out by columns."""
-        return self.aggregate.whole and self.aggregate.shares and not self.topology.whole
+        return self.aggregate.whole and not self.topology.whole and shared_out(self.aggregate)
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
         """(centers, cohort): what every center hears of `name`; of what is added up, one of everybody it hears."""

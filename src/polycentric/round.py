@@ -34,8 +34,8 @@ class Clients(Protocol):
 
     def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
         """The same, mixed: block by block, or all blocks as one where mixing must see the cohort at once."""
-        answers = self.answers(exchange, state, cohort)
-        return map(mixer(exchange, state), joined(list(answers)) if exchange.whole else answers)
+        answers, whole = self.answers(exchange, state, cohort), exchange.whole and not exchange.shares
+        return map(mixer(exchange, state), joined(list(answers)) if whole else answers)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ def sealing(folder: Path, keys: Path) -> Hand:
     return carrier
 
 
-@pytest.mark.parametrize("method", ["dpsgd", "matcha", "dpsgd, momentum"])
+@pytest.mark.parametrize("method", ["dpsgd", "matcha", "dpsgd, momentum", "nofed"])
 def test_nodes_end_with_the_models_of_the_simulation_and_the_server_with_none(
     method: str, tmp_path: Path, keys: Path
 ) -> None:

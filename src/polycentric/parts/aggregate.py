@@ -13,8 +13,9 @@ done to the rows before a rule sees them is a rule around a rule (`parts.before_
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -75,10 +76,6 @@ class Aggregate(Protocol):
     linear: bool  # True: a sum with weights, so that a weight says how far one client moves it
 
     @property
-    def shares(self) -> bool:
-        """Whether several processes can have some columns of the rows each (`stacks.all_rows`)."""
-
-    @property
     def least(self) -> int:
         """How many rows it asks for; a center that hears fewer keeps its model."""
 
@@ -107,13 +104,33 @@ class Aggregate(Protocol):
         """What to set so that it stands so many of n, to end a sentence with."""
 
 
+Of = TypeVar("Of", bound=Callable[..., Tensor])
+
+
+def by_column(of: Of) -> Of:
+    """Says of a rule's `of` that it is the same column by column, but for what `stacks.all_rows` adds up over them.
+
+    Then several processes can have some columns of the rows each. It is said of a function, not of a class: who writes
+    another `of` says it anew.
+    """
+    of.by_column = True  # type: ignore[attr-defined]
+    return of
+
+
+def shared_out(rule: Aggregate) -> bool:
+    """Whether a rule keeps all rows, as `Robust` does, and its `of` is `by_column`; of a rule around one, both."""
+    kind, own = type(rule), ("start", "part", "add", "settle")
+    same = all(getattr(kind, name, None) is getattr(Robust, name) for name in own) or not rule.whole
+    inner = getattr(rule, "rule", None)
+    return same and getattr(kind.of, "by_column", False) and (inner is None or shared_out(inner))
+
+
 @dataclass(frozen=True)
 class Mean:
     """The weighted mean, `up @ local`; the `rest` of `up` says what becomes of missing weight. Streams over blocks."""
 
     whole = False
     linear = True
-    shares = True
     least = 1
 
     def start(self, up: Mixing, own: Tensor) -> Sum:
@@ -158,6 +175,7 @@ class Mean:
             return Heard(put(out, lambda piece: values[:, piece] / by), mask)
         return Heard(put(out, lambda p: torch.where(heard, (values[:, p] / by).to(own.dtype), own[:, p])), mask)
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The mean of rows (n, width) without weights, as (width,)."""
         return by_columns(rows, lambda part: part.mean(0))
@@ -183,11 +201,6 @@ class Robust(ABC):
 
     whole = True
     linear = False
-
-    @property
-    def shares(self) -> bool:
-        """Not unless a rule says so: `of` must do everything column by column, or by functions of `stacks.all_rows`."""
-        return False
 
     @property
     def least(self) -> int:
@@ -264,17 +277,8 @@ def _finite(rows: Tensor) -> Tensor:
     return added_up(torch.zeros_like(strange), iter([strange])).cpu() == 0
 
 
-class ByColumns(Robust):
-    """A rule that is the same column by column, but for what `stacks.all_rows` adds up over them."""
-
-    @property
-    def shares(self) -> bool:
-        """It can be shared out."""
-        return True
-
-
 @dataclass(frozen=True)
-class TrimmedMean(ByColumns):
+class TrimmedMean(Robust):
     """Coordinate by coordinate, drop the floor(beta n) smallest and largest values, average the rest.
 
     Up to floor(beta n) attackers cannot move a coordinate out of the honest range. beta = 0 is the unweighted
@@ -289,6 +293,7 @@ class TrimmedMean(ByColumns):
     def __post_init__(self) -> None:
         require(0 <= self.beta < 0.5, f"TrimmedMean.beta must be in [0, 0.5), got {self.beta}; try 0.1")
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The trimmed mean of rows (n, width), as (width,)."""
         n = len(rows)
@@ -309,16 +314,17 @@ class TrimmedMean(ByColumns):
 
 
 @dataclass(frozen=True)
-class Median(ByColumns):
+class Median(Robust):
     """The middle value of every coordinate (the mean of the two middle ones where n is even)."""
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The median of rows (n, width), as (width,)."""
         return by_columns(rows, lambda part: middle(part).mean(0))
 
 
 @dataclass(frozen=True)
-class Krum(ByColumns):
+class Krum(Robust):
     """The one row nearest to its neighbours: smallest sum of squared distances to the n - f - 2 nearest.
 
     f = floor(attackers * n) is the number of attackers to stand, where 2 f + 2 < n. `keep` > 1 averages that many best
@@ -333,6 +339,7 @@ class Krum(ByColumns):
         require(0 <= self.attackers < 0.5, f"Krum.attackers must be in [0, 0.5), got {self.attackers}; try 0.1")
         within(self, keep=">= 1")
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """Krum of rows (n, width), as (width,)."""
         n = len(rows)
@@ -363,7 +370,7 @@ class Krum(ByColumns):
 
 
 @dataclass(frozen=True)
-class GeometricMedian(ByColumns):
+class GeometricMedian(Robust):
     """The point with the smallest sum of distances to the rows (RFA), by Weiszfeld's iteration:
 
         z  <-  sum_i w_i x_i / sum_i w_i,      w_i = 1 / sqrt(nu^2 + |x_i - z|^2)
@@ -384,6 +391,7 @@ class GeometricMedian(ByColumns):
         within(self, iterations=">= 1; try 200")
         require(0 < self.smooth < 1, f"GeometricMedian.smooth must be in (0, 1), got {self.smooth}; try 1e-6")
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The geometric median of rows (n, width), as (width,)."""
         # Near the honest rows, so that nothing cancels between them.

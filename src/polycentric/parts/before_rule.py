@@ -18,18 +18,13 @@ from ..errors import require, within
 from ..language import register
 from ..stacks.all_rows import lengths, put, squares_between
 from ..stacks.draw import uniform
-from .aggregate import Aggregate, Known, Mean, Median, Robust, TrimmedMean, smallest_share, whole_part
+from .aggregate import Aggregate, Known, Mean, Median, Robust, TrimmedMean, by_column, smallest_share, whole_part
 
 
 class BeforeRule(Robust):
     """A rule around a rule."""
 
     rule: Aggregate
-
-    @property
-    def shares(self) -> bool:
-        """Where the rule can be shared out."""
-        return self.rule.shares
 
     @property
     def least(self) -> int:
@@ -55,6 +50,7 @@ class NearestNeighbours(BeforeRule):
     def __post_init__(self) -> None:
         _check_share(self, self.attackers)
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the mixed rows."""
         near = len(rows) - whole_part(self.attackers * len(rows))
@@ -91,6 +87,7 @@ class Bucketing(BeforeRule):
     def __post_init__(self) -> None:
         within(self, size=">= 1; try 2")
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the buckets' means."""
         client = torch.arange(len(rows)) if around.client is None else around.client
@@ -138,6 +135,7 @@ class Clipping(BeforeRule):
         _check_share(self, self.attackers)
         within(self, radius="> 0; try 1", iterations="[1, 1000]; try 1")
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule of the shortened rows."""
         center = Median().of(rows) if around.center is None else around.center
@@ -173,6 +171,7 @@ class Quorum(BeforeRule):
     def __post_init__(self) -> None:
         within(self, least=">= 1; try 3")
 
+    @by_column
     def of(self, rows: Tensor, around: Known = Known()) -> Tensor:
         """The rule."""
         return self.rule.of(rows, around)

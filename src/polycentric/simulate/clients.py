@@ -159,7 +159,7 @@ class Simulation(Clients):
 
         Who sends a number that is not finite is left out: `0 * nan` is still `nan`, so no weight can mend it.
         """
-        rows = (answer for answer in self._found(exchange, state, cohort, mixes=False) if isinstance(answer, Answer))
+        rows = map(_unmixed, self._found(exchange, state, cohort, mixes=False))
         yield from self._colluded(exchange, state, list(rows)) if self.attack and self.attack.knows else rows
 
     def parts(self, exchange: Exchange, state: State, cohort: Cohort) -> Iterable[Part]:
@@ -170,8 +170,8 @@ class Simulation(Clients):
         if centers_away(state):
             near = Neighbours(self.ranks, exchange, state)
             rows = self._found(exchange, state, cohort, False, near)
-            return near.mixed([answer for answer in rows if isinstance(answer, Answer)])
-        shares = exchange.shares and self.ranks.size > 1
+            return near.mixed(list(map(_unmixed, rows)))
+        shares = self.ranks.size > 1 and exchange.shares
         if exchange.whole and not shares:
             return super().parts(exchange, state, cohort)
         sharing = Sharing(self.ranks, exchange, state) if shares else None
@@ -288,6 +288,11 @@ class Learning:
         if self._mixer is None or self._mixer[0] is not state:
             self._mixer = state, mixer(self.exchange, state)
         return smaller(answer, self._mixer[1](answer))
+
+
+def _unmixed(found: Answer | Part) -> Answer:
+    assert isinstance(found, Answer), "ranks do not agree on what they send each other"
+    return found
 
 
 NOBODY = Cohort(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0).double(), 0, 0, 0)

@@ -11,17 +11,18 @@ whole units of columns, so the bits are those of one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ..errors import require
 from ..method import Exchange, State
 from ..parts.aggregate import Rows, Sum
 from ..parts.answer import Answer, Part
 from ..round import noted
-from ..stacks.all_rows import MOST, Columns
+from ..stacks.all_rows import Columns, unit_of
 from ..stacks.cohort import Cohort
 from ..stacks.stack import Draft, Stacks
 from .ranks import Ranks
@@ -37,10 +38,14 @@ class SharedColumns(Columns):
     @staticmethod
     def of(ranks: Ranks, rows: Tensor) -> SharedColumns:
         """About as many units of columns for each rank."""
-        width, unit = rows.shape[-1], MOST[rows.device.type]
+        width, unit = rows.shape[-1], unit_of(rows.shape[-1], rows.device.type)
         n = -(-width // unit)
         ends = [min(width, unit * (n * k // ranks.size)) for k in range(ranks.size + 1)]
         return SharedColumns(ranks, tuple(map(slice, ends, ends[1:])))
+
+    def width(self, rows: Tensor) -> int:
+        """Of all ranks."""
+        return int(self.spans[-1].stop)
 
     def here(self, rows: Tensor) -> Tensor:
         """This rank's."""
@@ -51,14 +56,15 @@ class SharedColumns(Columns):
         parts = [self.ranks.stacks({"columns": {"": rows}}, source)["columns"][""] for source in range(self.ranks.size)]
         return torch.cat(parts, -1)
 
-    def in_turn(self, total: Tensor, add: Callable[[], None]) -> None:
-        """From the first rank to the last; then to all."""
+    def in_turn(self, total: Tensor, stages: Sequence[tuple[slice, Callable[[], None]]]) -> None:
+        """From the first rank to the last, which goes on with a stage while the first is at the next; then to all."""
         me, last = self.ranks.rank, self.ranks.size - 1
-        if me > 0:
-            self.ranks.passed({"total": total}, me - 1, me)
-        add()
-        if me < last:
-            self.ranks.passed({"total": total}, me, me + 1)
+        for rows, add in stages:
+            if me > 0:
+                self.ranks.passed({"total": total[rows]}, me - 1, me)
+            add()
+            if me < last:
+                self.ranks.passed({"total": total[rows]}, me, me + 1)
         whole = self.ranks.stacks({"total": {"": total}}, last)["total"][""]
         if me < last:
             total.copy_(whole)
@@ -80,6 +86,7 @@ class Sharing:
             told = {"noted": noted(self.exchange, self.state, answer), "kept": answer.kept, "like": like}
             told |= {"block": {"good": good}}
         told = self.ranks.stacks(told, owner)
+        require("like" in told, f"rank {owner} does not share out what this rank does: start all ranks alike")
         arrived = block[told["block"]["good"]]
         self.notes.write(arrived.index, told["noted"])
         sums = dict[str, Sum | Rows]()

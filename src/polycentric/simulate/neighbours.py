@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..errors import require
 from ..method import Exchange, State
 from ..parts.aggregate import Rows, Sum
 from ..parts.answer import Answer, Part
@@ -42,6 +43,7 @@ class Neighbours:
             good = torch.isin(block.index, answer.block.index)
             told = {"noted": noted(self.exchange, self.state, answer), "kept": answer.kept, "block": {"good": good}}
         told = self.ranks.stacks(told, owner)
+        require("block" in told and "sent" not in told, f"rank {owner} does not keep what this rank keeps at home")
         arrived = block[told["block"]["good"]]
         self.notes.write(arrived.index, told["noted"])
         self.names |= set(told["noted"])

@@ -9,7 +9,7 @@ end with the call that they are for, so nothing of them is left where a process 
 
 Several processes may have some columns of the rows each (`shared`). What is done column by column is done to those that
 are here; what is added up over the columns (inner products, lengths, distances) is added up over all of them, in their
-order: in *units* of columns, which one process has whole. Again the same bits, however many processes there are.
+order: in at most UNITS *units* of columns, which one process has whole. Again the same bits, however many processes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,19 @@ Part = TypeVar("Part")
 Found = TypeVar("Found")
 
 NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of all rows in a piece: what a core's cache holds, or fills a GPU
-LEAST, MOST = 1 << 9, {"cpu": 1 << 12, "cuda": 1 << 18}  # columns in a piece; the most are a unit
+LEAST, MOST = 1 << 9, {"cpu": 1 << 12, "cuda": 1 << 18}  # columns in a piece; a unit has so many, or a multiple
+UNITS = 32  # of all columns: each may have products of every two rows of its own
 LARGE = 1 << 20  # numbers from which threads are worth starting
 TOGETHER = 1024  # rows of which every piece may have its own products of every two: 8 MB each
 TILE = 64  # rows whose products with others are made at once
+STAGE = 4  # tiles that a process finishes before the next one goes on with them
 
 
 class Columns(Protocol):
     """Which columns of all rows are in this process."""
+
+    def width(self, rows: Tensor) -> int:
+        """How many columns rows have, of which these are here."""
 
     def here(self, rows: Tensor) -> Tensor:
         """Those columns of rows (..., width)."""
@@ -46,12 +51,19 @@ class Columns(Protocol):
     def together(self, rows: Tensor) -> Tensor:
         """All columns of rows of which every process has its own, (..., width)."""
 
-    def in_turn(self, total: Tensor, add: Callable[[], None]) -> None:
-        """Have every process add its share to a total, in the order of the columns; all have it in the end."""
+    def in_turn(self, total: Tensor, stages: Sequence[tuple[slice, Callable[[], None]]]) -> None:
+        """Have every process add its share to a total, in the order of the columns; all have it in the end.
+
+        `stages`: rows of the total, one after another, and what adds to them.
+        """
 
 
 class AllColumns(Columns):
     """All of them."""
+
+    def width(self, rows: Tensor) -> int:
+        """As many as there are."""
+        return rows.shape[1]
 
     def here(self, rows: Tensor) -> Tensor:
         """The rows."""
@@ -61,9 +73,10 @@ class AllColumns(Columns):
         """The rows."""
         return rows
 
-    def in_turn(self, total: Tensor, add: Callable[[], None]) -> None:
+    def in_turn(self, total: Tensor, stages: Sequence[tuple[slice, Callable[[], None]]]) -> None:
         """Added at once."""
-        add()
+        for _, add in stages:
+            add()
 
 
 EVERY = AllColumns()
@@ -105,13 +118,23 @@ def pieces(rows: Tensor, columns: Spans = None) -> list[slice]:
     return [slice(at, min(at + step, last)) for first, last in spans for at in range(first, last, step)]
 
 
+def unit_of(width: int, kind: str) -> int:
+    """Columns in a unit.
+
+    >>> unit_of(100_000, "cpu"), unit_of(10_000_000, "cpu")
+    (4096, 315392)
+    """
+    most = MOST[kind if kind in MOST else "cpu"]
+    return most * max(1, -(-width // (UNITS * most)))
+
+
 def units(rows: Tensor, columns: Spans = None) -> list[list[slice]]:
     """The pieces of every unit: of some spans, each begins anew."""
-    most, found = MOST[_kind(rows)], dict[tuple[int, int], list[slice]]()
+    unit, found = unit_of(_columns.get().width(rows), _kind(rows)), dict[tuple[int, int], list[slice]]()
     spans = ((0, rows.shape[1]),) if columns is None else columns
     for k, span in enumerate(spans):
         for piece in pieces(rows, (span,)):
-            found.setdefault((k, (piece.start - span[0]) // most), []).append(piece)
+            found.setdefault((k, (piece.start - span[0]) // unit), []).append(piece)
     return list(found.values())
 
 
@@ -149,7 +172,8 @@ def put(out: Tensor, work: Callable[[slice], Tensor], of: Tensor | None = None) 
 
 def by_columns(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """A rule that makes one number of every column of some, (n, columns), at all columns: (width,)."""
-    found = list(each(lambda piece: rule(rows[:, piece]), pieces(rows), rows))
+    # In memory of their own: torch adds up a single column in another order where it has neighbours.
+    found = list(each(lambda piece: rule(rows[:, piece].contiguous()), pieces(rows), rows))
     return torch.cat(found) if found else rows[0]
 
 
@@ -181,7 +205,7 @@ def added_up(total: Tensor, parts: Iterator[Tensor]) -> Tensor:
         for part in parts:
             total.add_(part)
 
-    columns.in_turn(total, add)
+    columns.in_turn(total, [(slice(None), add)])
     return total
 
 
@@ -221,15 +245,19 @@ def inner_products(rows: Tensor, columns: Spans = None, origin: Tensor | None = 
                 add(mine, part, tile)
         return mine
 
-    def one_by_one() -> None:  # many rows: no second matrix of all pairs
+    def one_by_one(some: list[slice]) -> None:  # many rows: no second matrix of all pairs
         for piece in pieces(rows, columns):
-            for _ in each(partial(add, out, moved(piece)), tiles, rows):
+            for _ in each(partial(add, out, moved(piece)), some, rows):
                 pass
 
     if n <= TOGETHER:
         added_up(out, each(alone, units(rows, columns), rows))
     else:
-        _columns.get().in_turn(out, one_by_one)
+        many = len(tiles) if _columns.get() is EVERY else STAGE
+        stages = [tiles[at : at + many] for at in range(0, len(tiles), many)]
+        _columns.get().in_turn(
+            out, [(slice(some[0].start, some[-1].stop), partial(one_by_one, some)) for some in stages]
+        )
     for tile in tiles:
         out[tile, tile].triu_().add_(out[tile, tile].triu(1).T)
         out[tile.stop :, tile] = out[tile, tile.stop :].T

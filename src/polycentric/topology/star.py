@@ -65,6 +65,7 @@ class Alone(Topology):
     """No center: every client trains alone and hears no other client; `down @ up` is the identity."""
 
     at_home = True
+    relayed = True
     line = "no center: every client by itself"
 
     def up(self, memory: Stacks, cohort: Cohort, name: str) -> Mixing:
