@@ -196,10 +196,11 @@ def main(where: Path) -> None:
         found = {"long text": ranks.text("å" * 3000 if ranks.first else ""), "empty text": ranks.text("")}
         found |= {"mistake of one": said(lambda: fails_at(ranks, {1}), ranks)}
         found |= {"mistake of all": said(lambda: fails_at(ranks, {0, 1}), ranks)}
-        looking, looked_at = Looking(), case("kept where it is learned", ranks)
-        looked_at.callbacks = (*looked_at.callbacks, looking)
-        looked_at.go()
-        found |= {"looked at": looking.seen}
+        for name in ("kept where it is learned", "matchings, seldom seen"):
+            looking, looked_at = Looking(), case(name, ranks)
+            looked_at.callbacks = (*looked_at.callbacks, looking)
+            looked_at.go()
+            found |= {f"looked at {name}": looking.seen}
         found |= {"apart": said(lambda: drifts(ranks), ranks), "threads": threads_of_the_group()}
     for _ in range(100):  # the system may list a thread for a moment after it has ended
         if not (left := threads_of_the_group()):
@@ -210,14 +211,14 @@ def main(where: Path) -> None:
 
 
 class Looking(Callback):
-    """A user's own, that looks at what clients keep after every round."""
+    """A user's own, that looks at what clients keep, and at centers, after every round."""
 
     def __init__(self) -> None:
         self.seen: list[list[str]] = []
 
     def on_round(self, run: Run, trips: Any) -> None:
-        kept = run.state.kept
-        self.seen.append([name for name, rows in kept.items() if bool(rows.isfinite().all())] + [str(len(kept))])
+        there = run.state.kept | run.state.centers
+        self.seen.append([name for name, rows in there.items() if bool(rows.isfinite().all())] + [str(len(there))])
 
 
 def threads_of_the_group() -> list[str]:
@@ -367,9 +368,11 @@ def test_what_ranks_tell_each_other(together: Path) -> None:
     assert first["empty text"] == second["empty text"] == ""
 
 
-def test_a_callback_of_the_users_own_sees_all_that_clients_keep(together: Path) -> None:
+@pytest.mark.parametrize(("name", "rounds"), [("kept where it is learned", 5), ("matchings, seldom seen", 7)])
+def test_a_callback_of_the_users_own_sees_all_that_is_at_home(name: str, rounds: int, together: Path) -> None:
     for rank in (0, 1):
-        assert json.loads((together / f"rank {rank}.json").read_text())["looked at"] == [["private", "1"]] * 5
+        seen = json.loads((together / f"rank {rank}.json").read_text())[f"looked at {name}"]
+        assert seen == [["private", "model", "2"]] * rounds
 
 
 def test_what_goes_wrong_is_said_by_one_rank(together: Path) -> None:

@@ -33,8 +33,7 @@ from ..round import Clients, Trip, run_round
 from ..simulate.clients import Simulation
 from ..simulate.clock import Clock, Load, Punctual, Traffic, load_of, traffic
 from ..simulate.disk_state import Shelf
-from ..simulate.homes import at_hand, away, centers_away, gathered, hidden, spread
-from ..simulate.ranks import ALONE, Ranks
+from ..simulate.homes import away, centers_away, gathered, hidden, spread
 from ..simulate.share_out import one_math_thread
 from ..stacks.stack import Stacks
 from ..tasks.metric import better_of
@@ -50,7 +49,7 @@ from .observers import Moment, Observer, Remote, in_use, observers
 from .serving import holder, personal, warn_held_out
 from .settings import Settings
 from .sketch import Sketched
-from .stopping import Target, rules
+from .stopping import Target, check_finite, rules
 from .unseen import Unseen, unseen
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ if TYPE_CHECKING:
 class Callback:
     """Listens to a run: files, progress bars, trackers. Every hook may be left out; all are given the run itself.
 
-    `sees_kept`: `on_round` may look at what clients keep (`run.state.kept`), which is brought together from all ranks
-    for it, where there are several.
+    `sees_kept`: `on_round` may look at what clients keep (`run.state.kept`), and at centers that live with them, which
+    are brought together from all ranks for it, where there are several.
     """
 
     sees_kept = True
@@ -271,9 +270,7 @@ class Run:
         after = self._at_hand(after)
         since, self._since = self._since, time.monotonic()
         tally, late = self._account(trips, self._since - since)
-        check_finite(
-            trips, late, before, after, self.clients.attackers, ranks
-        )  # after what needs no GPU: it waits for one
+        check_finite(trips, late, before, after, self.clients.attackers, ranks)  # last, since it waits for a GPU
         self.state, self.tally = self.stored(after), tally
         if sketched is not None and sketched.found:
             self.sketches[after.round] = sketched.found
@@ -429,35 +426,6 @@ class Run:
         wide = {name: rows for name, rows in state.memory.items() if rows.numel() > self.federation.n_clients}
         put = [{name: shelf.put(rows) for name, rows in stacks.items()} for stacks in (state.kept, wide)]
         return replace(state, kept=put[0], memory=state.memory | put[1])
-
-
-def check_finite(
-    trips: Sequence[Trip],
-    late: Sequence[int],
-    before: State,
-    after: State,
-    attackers: Tensor | None = None,
-    ranks: Ranks = ALONE,
-) -> None:
-    """Refuse to go on where most answers, or a center, are no numbers any more."""
-    attacked = attackers is not None and bool(attackers.any())
-    smaller = "a smaller share or size of the attack, or " * attacked + "a smaller learning rate"
-    for trip, left_out in zip(trips, late, strict=True):
-        asked = len(trip.cohort) - left_out
-        lost = asked - len(trip.arrived)
-        if 2 * lost > asked:
-            raise Diverged(
-                f"round {before.round}: {lost} of {asked} clients sent NaN or infinity; "
-                f"the training diverges: try {smaller}, such as --set lr=0.01"
-            )
-    strange = (~at_hand(after, ranks).sum(dtype=torch.float64).isfinite()).long().cpu()
-    if centers_away(after):
-        ranks.add(strange)  # all stop, or nobody
-    if bool(strange):
-        raise Diverged(
-            f"round {before.round}: the model of a center became NaN or infinite; try {smaller} "
-            "of the center, or of the clients, such as --set lr=0.01"
-        )
 
 
 def trainer_of(method: Method) -> Train | None:

@@ -1,13 +1,23 @@
 """Rules that end a run before its last round: a target that is reached, patience that is at its end.
 
-A rule is asked after every round, in the order of `rules`; the first that has a reason ends the run.
+A rule is asked after every round, in the order of `rules`; the first that has a reason ends the run. Where models have
+become no numbers, there is nothing to go on with (`check_finite`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+from torch import Tensor
+
+from ..errors import Diverged
+from ..method import State
+from ..round import Trip
+from ..simulate.homes import at_hand, centers_away
+from ..simulate.ranks import ALONE, Ranks
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -56,3 +66,32 @@ def rules(settings: Settings) -> tuple[Stop, ...]:
     target, patience = settings.target, settings.patience
     budget = (Budget(settings.epsilon),) if settings.epsilon is not None else ()
     return budget + ((Target(target),) if target is not None else ()) + ((Patience(patience),) if patience else ())
+
+
+def check_finite(
+    trips: Sequence[Trip],
+    late: Sequence[int],
+    before: State,
+    after: State,
+    attackers: Tensor | None = None,
+    ranks: Ranks = ALONE,
+) -> None:
+    """Refuse to go on where most answers, or a center, are no numbers any more."""
+    attacked = attackers is not None and bool(attackers.any())
+    smaller = "a smaller share or size of the attack, or " * attacked + "a smaller learning rate"
+    for trip, left_out in zip(trips, late, strict=True):
+        asked = len(trip.cohort) - left_out
+        lost = asked - len(trip.arrived)
+        if 2 * lost > asked:
+            raise Diverged(
+                f"round {before.round}: {lost} of {asked} clients sent NaN or infinity; "
+                f"the training diverges: try {smaller}, such as --set lr=0.01"
+            )
+    strange = (~at_hand(after, ranks).sum(dtype=torch.float64).isfinite()).long().cpu()
+    if centers_away(after):
+        ranks.add(strange)  # all stop, or nobody
+    if bool(strange):
+        raise Diverged(
+            f"round {before.round}: the model of a center became NaN or infinite; try {smaller} "
+            "of the center, or of the clients, such as --set lr=0.01"
+        )

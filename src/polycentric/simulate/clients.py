@@ -21,13 +21,13 @@ from ..stacks.stack import Stacks, aligned, take
 from ..tasks.task import Task
 from . import auto_executor
 from .auto_executor import EXECUTORS, ExecutorName, FirstRound
-from .columns import Sharing
 from .homes import centers_away, centers_brought
 from .neighbours import Neighbours
 from .parcel import packed, smaller, unpacked
 from .processes import Piece, Processes, available
 from .ranks import ALONE, PassedOn, Ranks
 from .share_out import PARTS, blocks_by_work, is_enough, parts_of, seconds_of, workers_for
+from .shared_columns import Sharing
 from .shared_memory import Parcel
 from .threads import Threads, check_workers
 

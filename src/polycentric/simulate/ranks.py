@@ -8,7 +8,7 @@ order of the blocks, as one process would:
     rank 1   learn and mix 1, 2 |  0 <-       1 -> all  2 -> all  3 <-      | add 0 1 2 3
 
 Where mixing must see all rows (graphs, seeding), or where a block's rows are no more than its sums, rows travel; of
-what a median must see, every rank is sent some columns (`columns`), and on a graph what its clients hear
+what a median must see, every rank is sent some columns (`shared_columns`), and on a graph what its clients hear
 (`neighbours`). So nothing in a method, a topology or a round knows
 of ranks, what clients keep and what centers remember is the same everywhere, and the bits are those of one process with
 the same blocks. The price of FedAvg in blocks of up to 64 clients: every rank receives one model a block.
