@@ -19,8 +19,8 @@ from .errors import require, synonym
 from .learn import Learner
 from .models.around import Wrap
 from .parts.accountant import Release
-from .parts.aggregate import Aggregate as Aggregate, Mean as Mean, shared_out
-from .parts.optimizer import Average as Average, Center as Center
+from .parts.aggregate import Aggregate as Aggregate, Mean as Mean, as_usual, shared_out
+from .parts.optimizer import Average as Average, Center as Center, Rule
 from .parts.privacy import NoPrivacy as NoPrivacy, Privacy as Privacy
 from .parts.select import Everyone as Everyone, Select as Select
 from .stacks import WHOLE, Cohort, Cut, Layout, Mixing, Stacks
@@ -140,6 +140,14 @@ class Exchange:
         return self.topology.whole or self.aggregate.whole
 
     @property
+    def at_home(self) -> bool:
+        """Whether every center lives with its client, and nothing but its neighbours' rows ever comes to it."""
+        topology, kind = self.topology, type(self.topology)
+        near = topology.at_home and topology.relayed and (kind.place, kind.meet) == (Topology.place, Topology.meet)
+        own = as_usual(self.aggregate) and type(self.optimizer).step in (Average.step, Rule.step)
+        return near and own and self.privacy.covers is None
+
+    @property
     def shares(self) -> bool:
         """Whether it must do so for a rule alone that several processes can share out by columns."""
         return self.aggregate.whole and not self.topology.whole and shared_out(self.aggregate)
@@ -222,8 +230,8 @@ class Method:
 
     @property
     def at_home(self) -> bool:
-        """Whether every center lives with its client, and all that it hears follows from neighbours' rows."""
-        return all(exchange.topology.at_home and exchange.topology.relayed for exchange in self.exchanges)
+        """Whether centers live with their clients in every exchange, and hear nothing but their neighbours."""
+        return all(exchange.at_home for exchange in self.exchanges)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

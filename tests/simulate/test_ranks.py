@@ -29,21 +29,27 @@ import torch
 
 from polycentric import (
     METHODS,
+    Exchange,
     GeometricMedian,
+    Gossip,
     KeepPrivate,
     Krum,
     Mean,
     Median,
+    Method,
+    Momentum,
     Poisson,
     Simulation,
+    Train,
     TrimmedMean,
     Uniform,
     UsageError,
 )
 from polycentric.cli import outcome
 from polycentric.errors import OtherRankFailed
+from polycentric.method import Held
 from polycentric.parts.aggregate import Robust
-from polycentric.parts.attack import SignFlip
+from polycentric.parts.attack import LittleIsEnough, SignFlip
 from polycentric.parts.before_rule import Bucketing, Clipping, NearestNeighbours, Quorum
 from polycentric.round import Answer
 from polycentric.runs.folder import Folder
@@ -90,6 +96,23 @@ class OfLengthOne(Median):
         return super().of(rows / rows.norm(dim=1, keepdim=True))
 
 
+@dataclass(frozen=True)
+class Meeting(Gossip):
+    """Neighbours who look at everybody in the end."""
+
+    def meet(self, memory: Any, arrived: Cohort, centers: Any) -> Any:
+        model = centers["model"]
+        return memory, centers | {"model": 0.9 * model + 0.1 * model.mean(0, keepdim=True)}
+
+
+@dataclass(frozen=True)
+class Counted(Train):
+    """Sends a number in another type than centers have."""
+
+    def end(self, carry: Any, rows: Any, cohort: Cohort) -> Any:
+        return super().end(carry, rows, cohort) | {"count": cohort.sizes[:, None].float() / 3}
+
+
 @contextmanager
 def small_columns(together: int = 0) -> Iterator[None]:
     """Pieces of so few columns that the smallest model has some for everybody; `together`: as `all_rows.TOGETHER`."""
@@ -134,6 +157,14 @@ PECULIAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "matchings, seldom seen": ("matcha", {"budget": 0.5, "cut": KeepPrivate("dense*")}, SELDOM | {"rounds": 7}),
     "a robust graph": ("dpsgd", {"aggregate": Clipping(Median()), "select": Uniform(n=6)}, SELDOM | {"workers": 2}),
     "a graph, attacked": ("dpsgd", {"aggregate": TrimmedMean(0.3)}, SELDOM | {"attack": SignFlip(0.3)}),
+    "a graph, attackers know": ("dpsgd", {}, SELDOM | {"attack": LittleIsEnough(0.3)}),
+    "a graph that meets": ("of one's own", {"topology": Meeting()}, SELDOM),
+    "a graph, and a server": ("of one's own", {"optimizer": Momentum(0.9)}, SELDOM),
+    "a graph, and a count": (
+        "of one's own",
+        {"learn": (Counted(lr=0.1),), "sends": ("model", "count"), "holds": {"count": Held(1)}},
+        SELDOM | {"fine_tune": 0},
+    ),
     "a graph, not finite": ("dpsgd", {}, SELDOM | {"model": contract.steep}),
     "a graph that centers step on": ("dpsgd", {"select": Poisson(0.4)}, SELDOM | {"checkpoint_every": 2}),
     "robust, recorded": ("fedavg", {"aggregate": Median()}, {"record": True}),
@@ -156,7 +187,9 @@ CASES = [*METHODS, *(name for name in PECULIAR if name != "own blocks")]
 def case(name: str, ranks: Ranks, folder: Path | None = None, **given: Any) -> Run:
     """A run of two or three rounds in blocks of two clients, before its first round."""
     of, settings, how = PECULIAR.get(name, (name, {}, {}))
-    method, federation = build(of, **settings), blobs(SIZES, valid=2)
+    own = {"learn": (Train(lr=0.1),), "topology": Gossip()} | settings
+    method = Method.of(of, Exchange(**own)) if of == "of one's own" else build(of, **settings)
+    federation = blobs(SIZES, valid=2)
     if "not finite" in name:
         federation = contract.absurd(federation, 2, 4)
     rounds = 3 if len(method.phases) > 1 else 2

@@ -117,12 +117,16 @@ def by_column(of: Of) -> Of:
     return of
 
 
+def as_usual(rule: Aggregate) -> bool:
+    """Whether rows are taken in and settled as by `Mean` or `Robust`, every center by itself."""
+    names = ("start", "part", "add", "settle")
+    return any(all(getattr(type(rule), n, None) is getattr(kind, n) for n in names) for kind in (Mean, Robust))
+
+
 def shared_out(rule: Aggregate) -> bool:
-    """Whether a rule keeps all rows, as `Robust` does, and its `of` is `by_column`; of a rule around one, both."""
-    kind, own = type(rule), ("start", "part", "add", "settle")
-    same = all(getattr(kind, name, None) is getattr(Robust, name) for name in own) or not rule.whole
+    """Whether several processes can do a rule that sees all rows; of a rule around another one, both."""
     inner = getattr(rule, "rule", None)
-    return same and getattr(kind.of, "by_column", False) and (inner is None or shared_out(inner))
+    return as_usual(rule) and getattr(type(rule).of, "by_column", False) and (inner is None or shared_out(inner))
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ class Run:
 
     _moment: Moment | None = field(default=None, init=False, repr=False)
     _since: float = field(default=0.0, init=False, repr=False)  # when the last round ended
+    _stays: bool = field(default=False, init=False, repr=False)  # whether centers may stay with their clients
     _saw_all: float = field(default=0.0, init=False, repr=False)  # when all that clients keep was last here
 
     @property
@@ -217,11 +218,13 @@ class Run:
 
     def _go(self) -> Run:
         began = self._since = self._saw_all = time.monotonic()
+        self.state = gathered(self.state, self.clients.ranks)  # after a round that was left in its middle
         if self.state.round < self.settings.rounds:
             warn_idle(self)
             check_promise(self)
         self.state = self.stored(self.state)
         self._tell("on_start")
+        self._stays = self.method.at_home and not self.clients.ranks.anybody(self._sees_centers())
         if not self.history:
             self._evaluate(())
         whole = self._whole()
@@ -262,7 +265,8 @@ class Run:
             heard = Listening(heard)  # as the first rank does, which is told all rows by the others
         sketched = Sketched(heard) if self.settings.sketch and self.settings.evaluates(before.round + 1) else None
         ranks = self.clients.ranks
-        after, made = run_round(self.method, spread(before, ranks, self.method.at_home), sketched or heard)
+        stays = self._stays and not self.settings.evaluates(before.round + 1)
+        after, made = run_round(self.method, spread(before, ranks, stays), sketched or heard)
         trips = tuple(made)
         if centers_away(after):
             hidden(before, after, ranks)
@@ -282,11 +286,19 @@ class Run:
         """What is at home, from all ranks, in rounds that are scored, saved or looked at by somebody's callback."""
         ranks, now = self.clients.ranks, time.monotonic()
         due = ranks.first and self.settings.saves(state.round, now - self._saw_all)  # the first rank has the clock
-        looks = any(c.sees_kept and type(c).on_round is not Callback.on_round for c in self.callbacks)
-        looks |= self.settings.record and centers_away(state)
-        found = gathered(state, ranks, wanted=due or looks or self.settings.evaluates(state.round))
+        wanted = due or self._looks() or self.settings.evaluates(state.round)
+        found = gathered(state, ranks, wanted)
         self._saw_all = self._saw_all if away(found) else now
         return found
+
+    def _looks(self) -> bool:
+        """Whether somebody's callback may look at the state after every round."""
+        return any(c.sees_kept and type(c).on_round is not Callback.on_round for c in self.callbacks)
+
+    def _sees_centers(self) -> bool:
+        """Whether somebody may look at all centers of any round: of a trip's state before it, too."""
+        attack = self.clients.attack
+        return self._looks() or bool(self.measures) or self.settings.record or (attack is not None and attack.knows)
 
     def _account(self, trips: Sequence[Trip], seconds: float) -> tuple[Tally, list[int]]:
         """What a round of so many seconds adds to the tally; and how many were late in each of its exchanges."""

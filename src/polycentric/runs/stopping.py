@@ -87,10 +87,8 @@ def check_finite(
                 f"round {before.round}: {lost} of {asked} clients sent NaN or infinity; "
                 f"the training diverges: try {smaller}, such as --set lr=0.01"
             )
-    strange = (~at_hand(after, ranks).sum(dtype=torch.float64).isfinite()).long().cpu()
-    if centers_away(after):
-        ranks.add(strange)  # all stop, or nobody
-    if bool(strange):
+    strange = not bool(at_hand(after, ranks).sum(dtype=torch.float64).isfinite())
+    if ranks.anybody(strange) if centers_away(after) else strange:  # all stop, or nobody
         raise Diverged(
             f"round {before.round}: the model of a center became NaN or infinite; try {smaller} "
             "of the center, or of the clients, such as --set lr=0.01"

@@ -133,11 +133,7 @@ def elsewhere(found: Found, kept: Stacks, rank: int) -> Found:
 
 def gathered(state: State, ranks: Ranks, wanted: bool = True) -> State:
     """The same state with all rows at every rank, where any rank wants it so."""
-    if not away(state):
-        return state
-    asked = torch.tensor([int(wanted)])
-    ranks.add(asked)
-    if not int(asked):
+    if not away(state) or not ranks.anybody(wanted):
         return state
     home, parts = home_of(state), {"kept": Draft(kept_in(state.kept))}
     parts |= {"centers": Draft(state.centers)} if centers_away(state) else {}

@@ -33,7 +33,7 @@ class Neighbours:
 
     def __init__(self, ranks: Ranks, exchange: Exchange, state: State) -> None:
         self.ranks, self.exchange, self.state = ranks, exchange, state
-        self.notes, self.names = Draft(state.memory), set[str]()
+        self.notes, self.names, self.like = Draft(state.memory), set[str](), Stacks()
         self.owner = torch.full_like(home_of(state), EVERYWHERE)  # (clients,) who learned those who came
 
     def __call__(self, answer: Answer | Part | None, block: Cohort, owner: int) -> Answer:
@@ -42,11 +42,13 @@ class Neighbours:
         if isinstance(answer, Answer):
             good = torch.isin(block.index, answer.block.index)
             told = {"noted": noted(self.exchange, self.state, answer), "kept": answer.kept, "block": {"good": good}}
+            told |= {"like": {name: answer.sent[name][:0] for name in self.exchange.sends}}
         told = self.ranks.stacks(told, owner)
         require("block" in told and "sent" not in told, f"rank {owner} does not keep what this rank keeps at home")
         arrived = block[told["block"]["good"]]
         self.notes.write(arrived.index, told["noted"])
         self.names |= set(told["noted"])
+        self.like |= told["like"]
         self.owner[arrived.index] = owner
         return Answer(arrived, answer.sent if isinstance(answer, Answer) else {}, told["kept"])
 
@@ -66,7 +68,7 @@ class Neighbours:
         receiver, sender, weight = up.links
         home = torch.where(self.owner == EVERYWHERE, home_of(self.state), self.owner)[receiver]
         owner, me = self.owner[arrived.index], self.ranks.rank
-        rows = self.state.centers[name].new_empty(len(arrived), self.state.centers[name].shape[1])
+        rows = self.like[name].new_empty(len(arrived), self.like[name].shape[1])
         if sent is not None:
             rows[to_device_of(rows, owner == me)] = sent
         for source in range(self.ranks.size):

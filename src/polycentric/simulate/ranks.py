@@ -117,6 +117,12 @@ class Ranks:
         for part in parts if self.size > 1 else ():
             self._over(part, dist.all_reduce)
 
+    def anybody(self, mine: bool) -> bool:
+        """Whether it is so at any rank."""
+        asked = torch.tensor([int(mine)])
+        self.add(asked)
+        return bool(asked)
+
     def text(self, text: str = "", source: int = 0) -> str:
         """A text of one rank's, at all of them."""
         if self.size == 1:
