@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CORES  := $(shell nproc 2>/dev/null || echo 2)
 DOCS   := .venv-docs
 
-.PHONY: help demo test test-long mutants reliability check format bench speed docs sbom licences lock floors clean
+.PHONY: help demo test kernels test-long mutants reliability check format bench speed docs sbom licences lock floors clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
@@ -24,6 +24,13 @@ demo: $(VENV)/.user ## install, and see what this is about in a minute
 
 test: $(VENV)/.dev ## the test suite, in parallel over the cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadgroup -m "not long"
+
+.triton/.made: $(VENV)/.dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .triton "triton>=3.2,<3.10"
+	@touch $@
+
+kernels: .triton/.made ## the laws of our GPU kernels, on a processor: in Triton's interpreter, which is put in a folder of its own
+	OMP_NUM_THREADS=1 PYTHONPATH=.triton $(BIN)/python -m pytest -n $(CORES) tests/learn/gpu
 
 test-long: $(VENV)/.dev ## checks that take minutes
 	$(BIN)/python -m pytest -m long
@@ -81,4 +88,4 @@ floors: $(VENV)/.dev ## install the lowest versions that are allowed, in an envi
 	.floors/bin/python supply/smoke.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(DOCS) site/built polycentric-demo.html .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers
+	rm -rf $(VENV) $(DOCS) .triton site/built polycentric-demo.html .floors .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist peers

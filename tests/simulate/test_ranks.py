@@ -63,7 +63,10 @@ from support import recorded, went_on
 
 ROOT = Path(__file__).parents[2]
 BUSY = 300  # seconds that ranks get where they take a few: other tests may have the machine
-pytestmark = pytest.mark.timeout(4 * BUSY)  # so that it is said what ranks wrote until then
+pytestmark = [
+    pytest.mark.timeout(4 * BUSY),  # so that it is said what ranks wrote until then
+    pytest.mark.xdist_group("ranks"),  # who else would wait for what they write
+]
 
 
 def other(folder: str, name: str) -> Any:
