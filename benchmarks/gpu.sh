@@ -1,9 +1,10 @@
 #!/bin/sh
 # Every figure of docs/speed.md that needs a GPU, the shortest first:  sh benchmarks/gpu.sh [FOLDER]
 # What is printed also goes to a file each in the folder (gpu-speed), and a part whose file is whole is not done again.
-# Nothing else should run. PYTHON is an interpreter that has polycentric; with POLYCENTRIC_DATA, where unipen62.npz,
-# mnist.npz and cifar10.npz are, also the parts that need real data; with PEERS, a folder that `make peers/.made` has
-# made where there is a GPU, also other simulators.
+# Nothing else should run. PYTHON is an interpreter that has polycentric; with POLYCENTRIC_DATA, where unipen62.npz and
+# mnist.npz are, also the parts that need real data; with PEERS, a folder that `make peers/.made` has made where there is
+# a GPU, also other simulators. Hours of a GPU, and so not part of it: POLYCENTRIC_DATA=FOLDER polycentric reproduce fedmes
+# --only "c cifar" --device cuda.
 set -u
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}" out="${1:-gpu-speed}"
