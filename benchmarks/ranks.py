@@ -1,4 +1,4 @@
-"""What travels between ranks: bytes that the first one receives in a round, and seconds.
+"""What travels between ranks: bytes that the one that receives most receives in a round, and seconds.
 
     torchrun --standalone --nproc-per-node 2 benchmarks/ranks.py                         # FedAvg
     torchrun --standalone --nproc-per-node 4 benchmarks/ranks.py --method dpsgd          # any method
@@ -49,6 +49,10 @@ def main() -> None:
             state, trips = run_round(run.method, state, run.clients)
             best, took = min(best, time.perf_counter() - began), ranks.counted["received"] - before
         state = homes.gathered(state, ranks)
+        each = torch.zeros(ranks.size, dtype=torch.int64)
+        each[ranks.rank] = took
+        ranks.add(each)
+        took = int(each.max())
         n, sent = len(trips[-1].cohort), sum(state.centers[name].shape[1] for name in trips[-1].exchange.sends)
         every = n * (ranks.size - 1) / ranks.size * sent * run.clients.task.dtype.itemsize
         if ranks.first:
