@@ -9,7 +9,7 @@ DOCS   := .venv-docs
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-$(VENV)/.user: pyproject.toml
+$(VENV)/.user: pyproject.toml supply/compile.py src/polycentric/learn/cpu/steps.c
 	@$(PYTHON) -c 'import sys; sys.exit("polycentric needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .

@@ -153,12 +153,13 @@ class Mean:
         """Add what was heard, and the weight behind it."""
         assert isinstance(total, Sum) and isinstance(part, Sum) and total.heard is not None
         values, at = part.values, slice(None) if part.at is None else part.at
-        first = not bool(total.heard[at].any())  # nothing to add it to
         if isinstance(at, slice):
+            first = not bool(total.heard.any())  # nothing to add it to
             total.values = values.double() if first else total.values.add_(values)
         else:
-            total.values, here = total.values.contiguous(), to_device_of(total.values, at)  # zeros, for the first time
-            total.values[here] = values.double() if first else total.values[here] + values
+            total.values = total.values.contiguous()  # zeros, for the first time
+            for center, heard in zip(at.tolist(), values, strict=True):  # rows by number: by a tensor they are copied
+                total.values[center].add_(heard)
         total.weight[at] += part.weight
         total.heard[at] = True
 

@@ -15,6 +15,7 @@ import torch
 
 from ..data.table_file import csv_text
 from ..errors import UsageError
+from ..learn.cpu.library import library
 from ..round import Trip
 from ..simulate.homes import away
 from .checkpoint import Checkpoint, columns
@@ -250,6 +251,7 @@ def environment(made: Run) -> dict[str, Any]:
         "threads": threads,
         "workers": made.clients.n_workers,
         "executor": made.clients.executor,
+        "compiled": library() is not None,
         "block": made.clients.block_size,
         "ranks": made.clients.ranks.size,
         "fingerprint": made.federation.fingerprint,
@@ -283,8 +285,10 @@ def check_the_same(made: Run, folder: Folder) -> str:
             f"not what {folder.path} was started with: its config.json, or names of classes, clients or groups in its "
             "data, were changed since; restore them, or start a new run"
         )
-    if was.get("executor", made.clients.executor) != made.clients.executor:
-        folder.log(
-            f"resumed with executor {made.clients.executor}, started with {was['executor']}: equal only to rounding"
-        )
+    executor, compiled = made.clients.executor, library() is not None
+    if was.get("executor", executor) != executor:
+        folder.log(f"resumed with executor {executor}, started with {was['executor']}: equal only to rounding")
+    elif executor == "traced" and was.get("compiled", compiled) != compiled:
+        now, then = ("with", "without") if compiled else ("without", "with")
+        folder.log(f"resumed {now} compiled steps, started {then} them: equal only to rounding")
     return str(was.get("identity", known))

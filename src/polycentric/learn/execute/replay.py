@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from ..cpu.calls import Calls
 from ..gpu.fuse_moves import moves_fused
 from .fuse_update import RatesDiffer, written_in_place
 from .lift import liftable, lifted
@@ -53,10 +54,13 @@ class Begun(NamedTuple):
 
     prepare: Function  # tensors of the batches of several steps, stacked -> what `take` wants of them, stacked
     take: Callable[..., None]  # one step, of what `prepare` gave for it
+    take_all: Callable[[Sequence[Tensor]], bool]  # all steps in C, of what `prepare` gave; False: it cannot
 
     def along(self, batches: Sequence[Tensor]) -> None:
         """The steps on some batches, one after another."""
         prepared = self.prepare(*batches)
+        if self.take_all(prepared):
+            return
         each = zip(*(part.unbind() for part in prepared), strict=True) if prepared else repeat((), len(batches[0]))
         for given in each:
             self.take(*given)
@@ -96,7 +100,7 @@ class Replay:
         except RatesDiffer:
             program = self._program(False)
             settled = program.settle(*known, *self.constants)
-        return Begun(program.prepare, partial(program.take, *settled))
+        return Begun(program.prepare, partial(program.take, *settled), partial(program.calls.take, settled))
 
     def _program(self, same: bool) -> Program:
         """For clients that move at one rate, or each at its own."""
@@ -111,12 +115,13 @@ def at_its_place(place: Node, value: Node) -> Node:
 
 
 class Program(NamedTuple):
-    """A step in three functions."""
+    """A step in three functions, and as calls."""
 
     settle: Function  # once for some rows
     prepare: Function  # once for some batches
     take: Function
     fuses: bool  # whether any gradient is left unwritten
+    calls: Calls
 
     @staticmethod
     def of(recorded: Graph, sizes: tuple[int, int, int], same: bool) -> Program:
@@ -140,7 +145,7 @@ class Program(NamedTuple):
         shared = [node for node in (*known, *before) if any(user not in settled for user in node.users)]
         given = [node for node in (*batches, *ahead) if any(user in later for user in node.users)]
         settle, take = _function(known, before, shared), _function([*shared, *given], later, [])
-        return Program(settle, lifted(batches, ahead, given), take, fuses)
+        return Program(settle, lifted(batches, ahead, given), take, fuses, Calls(shared, given, later))
 
 
 def _settled(graph: Graph, moved: set[Node], batches: set[Node]) -> set[Node]:

@@ -144,7 +144,10 @@ def _same_view(node: Node) -> Node | None:
 
 
 def _other_than_one(node: Node) -> Node | None:
-    """The other factor of a product with one."""
+    """The other factor of a product with one; what is raised to the power of one."""
+    if node.target is aten.pow.Tensor_Scalar and node.args[1] == 1:
+        base = node.args[0]
+        return base if isinstance(base, Node) and _stands_for(base, node) else None
     if node.target not in (aten.mul.Tensor, aten.mul.Scalar):
         return None
     first, second = node.args

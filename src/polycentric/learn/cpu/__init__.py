@@ -1,0 +1,1 @@
+"""What is done for a processor beyond torch: steps of small dense models in C."""

@@ -1,0 +1,66 @@
+"""Compile the C of polycentric when it is built or installed, by hatchling; by hand: `python supply/compile.py`.
+
+Where there is no C compiler, or the processor is no x86, nothing is compiled and the package is pure Python:
+`polycentric.learn.cpu.library` looks for what was compiled, goes without, and `polycentric doctor` says so. `CC` names
+another compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # by hand, where nothing is built
+    BuildHookInterface = object
+
+PLACE = Path("src", "polycentric", "learn", "cpu")
+
+
+class Compile(BuildHookInterface):
+    """`steps.c` to `steps.so`, beside it."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Before a wheel is made, or an editable installation."""
+        if self.target_name != "wheel" or not compiled(Path(self.root)):
+            return
+        build_data["artifacts"].append(str(PLACE / "steps.so"))
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sys.platform}_{platform.machine()}"
+
+
+def compiled(root: Path) -> bool:
+    """Whether there is a `steps.so` of the present source now."""
+    source, made = root / PLACE / "steps.c", root / PLACE / "steps.so"
+    made.unlink(missing_ok=True)
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if platform.machine() not in ("x86_64", "AMD64") or sys.platform == "win32" or not shutil.which(compiler[0]):
+        return False
+    name = hashlib.sha256(source.read_bytes()).hexdigest()
+    flags = [
+        "-O2",
+        "-mavx512f",
+        "-fPIC",
+        "-shared",
+        f'-DPOLYCENTRIC_SOURCE="{name}"',
+        str(source),
+        "-lm",
+        "-o",
+        str(made),
+    ]
+    done = subprocess.run([*compiler, *flags], capture_output=True, text=True)
+    if done.returncode:
+        print(f"{source.name} could not be compiled, so small models take longer:\n{done.stderr}", file=sys.stderr)
+    return made.exists()
+
+
+if __name__ == "__main__":
+    sys.exit(not compiled(Path(__file__).resolve().parents[1]))

@@ -1,0 +1,324 @@
+"""Steps in C: every call is torch's operator to rounding, and what cannot be listed is taken as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import Tensor
+
+from polycentric import Federation, Prox, fedavg
+from polycentric.learn.cpu import calls, library as library_of
+from polycentric.learn.cpu.calls import CallList, Calls, library
+from polycentric.learn.execute.replay import Begun, Replay
+from polycentric.round import run_round
+from polycentric.runs.start import prepare
+from support import Make
+
+pytestmark = pytest.mark.skipif(library() is None, reason="nothing was compiled, or this processor has no AVX-512")
+
+CLIENTS, STEPS = 3, 2
+Step = Callable[..., Sequence[Tensor]]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def begun(step: Step, carried: Sequence[Tensor], batch: Sequence[Tensor]) -> Begun:
+    replay = Replay(step, [value.clone() for value in carried], [], [part[0] for part in batch])
+    return replay.begin(*carried)
+
+
+def taken(step: Step, carried: Sequence[Tensor], batch: Sequence[Tensor]) -> list[list[Tensor]]:
+    """What is carried after some steps in C and, operator by operator, without."""
+    found = []
+    for in_c in (True, False):
+        mine = [value.clone() for value in carried]
+        with torch.no_grad():
+            one = begun(step, mine, batch)
+            if in_c:
+                assert one.take_all(one.prepare(*batch)), "it was not listed"
+            else:
+                one._replace(take_all=lambda _: False).along(batch)
+        found.append(mine)
+    return found
+
+
+def listed(step: Step, carried: Sequence[Tensor], batch: Sequence[Tensor]) -> bool:
+    with torch.no_grad():
+        one = begun(step, [value.clone() for value in carried], batch)
+        return one.take_all(one.prepare(*batch))
+
+
+# -- every operator ------------------------------------------------------------------------------------------
+
+EACH: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {  # of what is carried, a batch, and a number a client
+    "a sum": lambda w, x, y: w + x,
+    "a sum of two, one taken several times": lambda w, x, y: torch.add(w, x, alpha=0.3),
+    "a difference": lambda w, x, y: w - x,
+    "a product": lambda w, x, y: w * x,
+    "a product with a number": lambda w, x, y: w * x * 0.7,
+    "a product with a client's number": lambda w, x, y: y * x - w,
+    "a product with a number that is seen often": lambda w, x, y: w * y.expand(-1, w.shape[1]) - x,
+    "a ratio": lambda w, x, y: torch.div(w, x.unsqueeze(1).squeeze(1)),
+    "a ratio to a number": lambda w, x, y: (w + x) / 3,
+    "a negative": lambda w, x, y: -(w * x),
+    "a square": lambda w, x, y: (w + x) ** 2,
+    "the first power": lambda w, x, y: (w * x) ** 1 * w,
+    "a rectifier": lambda w, x, y: torch.relu(w + x) - w,
+    "a sum and a product": lambda w, x, y: torch.addcmul(w, w, x, value=-0.2),
+    "a sum and a client's number": lambda w, x, y: torch.addcmul(w, x, y, value=-1),
+}
+
+
+@pytest.mark.parametrize("width", [1, 5, 16, 50])
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_done_number_by_number_is_torchs(name: str, width: int) -> None:
+    batch = [random(STEPS, CLIENTS, width), random(STEPS, CLIENTS, 1, seed=1)]
+    ours, torchs = taken(lambda w, x, y: [EACH[name](w, x, y)], [random(CLIENTS, width, seed=2)], batch)
+    torch.testing.assert_close(ours, torchs, rtol=1e-6, atol=1e-6)
+
+
+@given(
+    m=st.integers(1, 40), n=st.integers(1, 70), k=st.integers(1, 70), form=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    start=st.sampled_from(["none", "a row", "all"]),
+)  # fmt: skip
+def test_products_are_right_in_every_form(m: int, n: int, k: int, form: str, start: str) -> None:
+    a = random(STEPS, CLIENTS, m, k) if form[0] == "n" else random(STEPS, CLIENTS, k, m)
+    b = random(STEPS, CLIENTS, k, n, seed=1) if form[1] == "n" else random(STEPS, CLIENTS, n, k, seed=1)
+    begin = random(STEPS, CLIENTS, 1 if start == "a row" else m, n, seed=2)
+
+    def step(w: Tensor, a: Tensor, b: Tensor, begin: Tensor) -> list[Tensor]:
+        a = a.transpose(1, 2) if form[0] == "t" else a
+        b = b.transpose(1, 2) if form[1] == "t" else b
+        product = torch.bmm(a, b) if start == "none" else torch.baddbmm(begin, a, b)
+        return [torch.addcmul(w, product.view(CLIENTS, m * n), w)]
+
+    carried = [random(CLIENTS, m * n, seed=3)]
+    hard = form == "tt" and min(m, n, k) > 1  # neither rows side by side nor what is added up
+    if hard:
+        return None if not listed(step, carried, [a, b, begin]) else pytest.fail("it cannot be right")
+    ours, _ = taken(step, carried, [a, b, begin])
+    exact = [value.double() for value in carried]
+    for one in zip(a.double(), b.double(), begin.double(), strict=True):
+        exact = step(*exact, *one)
+    torch.testing.assert_close(ours[0].double(), exact[0], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_end_to_end_and_sums_over_rows_are_torchs() -> None:
+    def step(w: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [torch.addcmul(w, torch.cat([x.sum(1), (y * 2).view(CLIENTS, 21), x.sum(-2)], 1), w)]
+
+    batch = [random(STEPS, CLIENTS, 9, 17), random(STEPS, CLIENTS, 3, 7)]
+    ours, torchs = taken(step, [random(CLIENTS, 55)], batch)
+    torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=1e-5)
+
+
+def test_kinds_are_those_of_the_source() -> None:
+    named = library_of.SOURCE.read_text().split("enum { ")[1].split(" };")[0]
+    assert tuple(named.split(", ")) == calls.KINDS
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 16, 62])
+def test_softmax_and_its_gradient_are_torchs(classes: int) -> None:
+    def step(w: Tensor, x: Tensor, g: Tensor) -> list[Tensor]:
+        y = torch.log_softmax(x + w.view(x.shape), 2)
+        back = torch.ops.aten._log_softmax_backward_data(g, y, 2, torch.float32)
+        return [torch.addcmul(w, (y * 0.01 + back).view(w.shape), torch.ones_like(w))]
+
+    x, g = 20 * random(STEPS, CLIENTS, 7, classes), random(STEPS, CLIENTS, 7, classes, seed=1)
+    ours, torchs = taken(step, [random(CLIENTS, 7 * classes)], [x, g])
+    torch.testing.assert_close(ours, torchs, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 1e38, -1e38, 1e-45])
+def test_numbers_that_are_no_numbers_stay_so(odd: float) -> None:
+    def step(w: Tensor, x: Tensor) -> list[Tensor]:
+        y = torch.log_softmax(torch.relu(x) + torch.relu(-x), 2)
+        return [torch.addcmul(w, y.view(w.shape), w)]
+
+    x = random(1, CLIENTS, 4, 5)
+    x[0, 1, 2, 3] = odd
+    ours, torchs = taken(step, [torch.ones(CLIENTS, 20)], [x])
+    torch.testing.assert_close(ours, torchs, equal_nan=True, rtol=1e-6, atol=1e-6)
+
+
+def test_the_exponential_ends_where_a_float_ends() -> None:
+    def step(w: Tensor, x: Tensor, g: Tensor) -> list[Tensor]:  # g - exp(x) sum g, where g sums to one
+        return [torch.addcmul(w, torch.ops.aten._log_softmax_backward_data(g, x, 2, torch.float32).view(w.shape), w)]
+
+    x = torch.linspace(-110, 0, 4096).view(1, 1, 1, -1)
+    g = torch.zeros_like(x)
+    g[..., -1] = 1
+    ours, _ = taken(step, [torch.ones(1, 4096)], [x, g])
+    exact = 1 + g[0, 0, 0].double() - x[0, 0, 0].double().exp()
+    assert float((ours[0][0] - exact).abs().max()) < 1.5e-7
+    small = x[0, 0, 0, :3000]
+    near = taken(step, [torch.full((1, 4096), 1e-30)], [x, g])[0][0][0, :3000] / 1e-30
+    torch.testing.assert_close(near.double(), 1 - small.double().exp(), rtol=2e-7, atol=0)
+
+
+# -- what is not listed --------------------------------------------------------------------------------------
+
+
+def _moved(w: Tensor, x: Tensor) -> Tensor:
+    return torch.addcmul(w, w, x)
+
+
+NOT: dict[str, tuple[Step, Sequence[Tensor], Sequence[Tensor]]] = {
+    "an operator that has no call": (
+        lambda w, x: [torch.addcmul(w, w, torch.sin(w) * x)],
+        [random(CLIENTS, 4)],
+        [random(STEPS, CLIENTS, 4)],
+    ),
+    "other numbers": (
+        lambda w, x: [_moved(w, x)],
+        [random(CLIENTS, 4).double()],
+        [random(STEPS, CLIENTS, 4).double()],
+    ),
+    "numbers of no client": (
+        lambda w, x: [torch.addcmul(w, w * x, torch.ones(4))],
+        [random(CLIENTS, 4)],
+        [random(STEPS, CLIENTS, 4)],
+    ),
+    "as many numbers as there are clients": (
+        lambda w, x: [torch.addcmul(w, w * x, torch.ones(CLIENTS))],
+        [random(CLIENTS, CLIENTS)],
+        [random(STEPS, CLIENTS, CLIENTS)],
+    ),
+    "other clients' rows": (
+        lambda w, x: [torch.addcmul(w, w.transpose(0, 1) * x, w)],
+        [random(CLIENTS, CLIENTS)],
+        [random(STEPS, CLIENTS, CLIENTS)],
+    ),
+    "a threshold other than zero": (
+        lambda w, x: [torch.addcmul(w, torch.ops.aten.threshold_backward(x, w, 0.5), w)],
+        [random(CLIENTS, 4)],
+        [random(STEPS, CLIENTS, 4)],
+    ),
+    "softmax over another axis": (
+        lambda w, x: [torch.addcmul(w, torch.log_softmax(x, 1).view(w.shape), w)],
+        [random(CLIENTS, 20)],
+        [random(STEPS, CLIENTS, 4, 5)],
+    ),
+    "less of what a sum begins with": (
+        lambda w, x: [torch.addcmul(w, torch.baddbmm(x, x, x, beta=0.5).view(w.shape), w)],
+        [random(CLIENTS, 16)],
+        [random(STEPS, CLIENTS, 4, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT)
+def test_what_has_no_call_is_taken_operator_by_operator(name: str) -> None:
+    step, carried, batch = NOT[name]
+    assert not listed(step, carried, batch)
+    mine = [value.clone() for value in carried]
+    with torch.no_grad():
+        begun(step, mine, batch).along(batch)
+        for one in zip(*batch, strict=True):
+            carried = step(*carried, *one)
+    torch.testing.assert_close(mine, list(carried))
+
+
+def test_who_overwrites_what_a_product_reads_is_not_listed() -> None:
+    w = random(CLIENTS, 32)
+    rows = w.view(CLIENTS, 2, 4, 4)
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder(name) for name in ("left", "right", "batch")]
+    graph.call_function(torch.Tensor.baddbmm_, (nodes[0], nodes[1], nodes[2]))
+    both = rows[:, 0], rows[:, 1]
+    for right, fine in ((both[1], False), (both[1].clone(), True)):
+        steps = Calls(nodes[:2], nodes[2:], [node for node in graph.nodes if node.op == "call_function"])
+        assert steps.take((both[0], right), [random(STEPS, CLIENTS, 4, 4)]) is fine
+
+
+def test_large_steps_are_torchs_where_it_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(w: Tensor, x: Tensor) -> list[Tensor]:
+        return [torch.addcmul(w, torch.bmm(x, x).view(w.shape), w)]
+
+    carried, batch = [random(CLIENTS, 100)], [random(STEPS, CLIENTS, 10, 10)]
+    monkeypatch.setattr(calls, "SMALL", 1999)
+    assert listed(step, carried, batch)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert not listed(step, carried, batch)
+    monkeypatch.setattr(calls, "SMALL", 2000)
+    assert listed(step, carried, batch)
+
+
+# -- whole rounds --------------------------------------------------------------------------------------------
+
+METHODS = {
+    "sgd": fedavg(lr=0.05, epochs=2, batch=5),
+    "a penalty": fedavg(lr=0.05, batch=5, terms=(Prox(0.3),)),
+    "weight decay": fedavg(lr=0.05, batch=5, weight_decay=0.1),
+    "one rate each": fedavg(lr=0.05, batch=5, decay=0.9),
+}
+
+
+def rounds(method: Any, federation: Federation, **how: Any) -> dict[str, Tensor]:
+    made = prepare(method, federation, **({"model": "mlp", "dtype": "float32"} | how))
+    state = made.state
+    for _ in range(2):
+        state, _ = run_round(made.method, state, made.clients)
+    return state.centers
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rounds_are_the_looped_ones(name: str, blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    take = CallList.take
+    monkeypatch.setattr(CallList, "take", lambda *given: counted.append(1) or take(*given))
+    federation = blobs(sizes=(9, 3, 30, 1, 14, 14, 2, 8, 8, 5, 41, 7))
+    both = [rounds(METHODS[name], federation, executor=executor) for executor in ("traced", "looped")]
+    assert counted
+    torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5)
+
+
+def test_equal_clients_learn_equal_bits_wherever_their_rows_lie(blobs: Make) -> None:
+    alike = blobs(sizes=(12,))
+    many = Federation.tiled(alike, 7)
+    method = fedavg(lr=0.05, batch=None, steps=12)
+    assert torch.equal(
+        rounds(method, alike, executor="traced")["model"], rounds(method, many, executor="traced", block=1)["model"]
+    )
+
+
+def test_a_client_learns_the_same_bits_in_any_company(blobs: Make) -> None:
+    federation = blobs(sizes=(9, 30, 14, 14, 8, 41))
+    found = [
+        rounds(fedavg(lr=0.05, batch=5), federation, executor="traced", block=block)["model"] for block in (1, 2, 6)
+    ]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[0], found[2], rtol=1e-6, atol=1e-6)
+
+
+# -- what was compiled ---------------------------------------------------------------------------------------
+
+
+def test_without_a_library_rounds_are_the_same_to_rounding(blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, method = blobs(sizes=(9, 30, 14)), fedavg(lr=0.05, batch=5)
+    ours = rounds(method, federation, executor="traced")
+    monkeypatch.setattr(calls, "library", lambda: None)
+    torch.testing.assert_close(ours, rounds(method, federation, executor="traced"), rtol=1e-4, atol=1e-6)
+
+
+def test_what_was_compiled_from_another_version_is_not_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = library_of.library.__wrapped__
+    assert find() is not None
+    other = tmp_path / "steps.c"
+    other.write_text(library_of.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(library_of, "SOURCE", other)
+    with pytest.warns(UserWarning, match="another version; install polycentric again"):
+        assert find() is None
+    broken = tmp_path / "steps.so"
+    broken.write_text("no library")
+    monkeypatch.setattr(library_of, "COMPILED", broken)
+    with pytest.warns(UserWarning, match="cannot be used"):
+        assert find() is None
+    monkeypatch.setattr(library_of, "COMPILED", tmp_path / "nothing.so")
+    assert find() is None
