@@ -1,6 +1,6 @@
 """Compile the C of polycentric when it is built or installed, by hatchling; by hand: `python supply/compile.py`.
 
-Where there is no C compiler, or the processor is no x86, nothing is compiled and the package is pure Python:
+Where there is no C compiler, or no Linux on an x86, nothing is compiled and the package is pure Python:
 `polycentric.learn.cpu.library` looks for what was compiled, goes without, and `polycentric doctor` says so. `CC` names
 another compiler.
 """
@@ -26,40 +26,35 @@ PLACE = Path("src", "polycentric", "learn", "cpu")
 
 
 class Compile(BuildHookInterface):
-    """`steps.c` to `steps.so`, beside it."""
+    """`steps.c` to `steps.compiled`, beside it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Before a wheel is made, or an editable installation."""
         if self.target_name != "wheel" or not compiled(Path(self.root)):
             return
-        build_data["artifacts"].append(str(PLACE / "steps.so"))
+        build_data["artifacts"].append(str(PLACE / "steps.compiled"))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sys.platform}_{platform.machine()}"
 
 
 def compiled(root: Path) -> bool:
-    """Whether there is a `steps.so` of the present source now."""
-    source, made = root / PLACE / "steps.c", root / PLACE / "steps.so"
+    """Whether there is a `steps.compiled` of the present source now."""
+    source, made = root / PLACE / "steps.c", root / PLACE / "steps.compiled"
+    name = hashlib.sha256(source.read_bytes()).hexdigest()
+    if made.exists() and name.encode() in made.read_bytes():
+        return True
     made.unlink(missing_ok=True)
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    if platform.machine() not in ("x86_64", "AMD64") or sys.platform == "win32" or not shutil.which(compiler[0]):
+    if (sys.platform, platform.machine()) != ("linux", "x86_64") or not shutil.which(compiler[0]):
         return False
-    name = hashlib.sha256(source.read_bytes()).hexdigest()
-    flags = [
-        "-O2",
-        "-mavx512f",
-        "-fPIC",
-        "-shared",
-        f'-DPOLYCENTRIC_SOURCE="{name}"',
-        str(source),
-        "-lm",
-        "-o",
-        str(made),
-    ]
-    done = subprocess.run([*compiler, *flags], capture_output=True, text=True)
+    new = made.with_suffix(f".{os.getpid()}")
+    flags = [*"-O2 -mavx512f -fPIC -shared".split(), f'-DPOLYCENTRIC_SOURCE="{name}"']
+    done = subprocess.run([*compiler, *flags, source, "-lm", "-o", new], capture_output=True, text=True)
     if done.returncode:
         print(f"{source.name} could not be compiled, so small models take longer:\n{done.stderr}", file=sys.stderr)
-    return made.exists()
+        return False
+    new.replace(made)  # whoever looks meanwhile finds nothing, or all of it
+    return True
 
 
 if __name__ == "__main__":

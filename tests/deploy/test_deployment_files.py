@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ def test_containers_run_as_nobody_in_particular_and_fetch_nothing_when_they_star
     for service in services.values():
         assert service["read_only"] and service["cap_drop"] == ["ALL"]
         assert all(volume.endswith(":ro") or volume.endswith("-state:/state") for volume in service["volumes"])
+
+
+def test_the_image_is_given_all_that_an_installation_needs() -> None:
+    project = tomllib.loads((FILES.parent / "pyproject.toml").read_text())
+    needed = {"pyproject.toml", "src", project["project"]["readme"], *project["project"]["license-files"]}
+    needed |= {hook["path"] for hook in project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"].values()}
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", (FILES / "Dockerfile").read_text(), re.M)
+    assert needed <= {word for line in copied for word in line.split()}
 
 
 def free_port() -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from polycentric.learn.cpu.library import library
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "polycentric"
 pytestmark = pytest.mark.xdist_group("wheel")  # one worker: it is built once
@@ -40,11 +42,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    compiled = "polycentric/learn/cpu/steps.compiled"  # where there is a compiler
     there = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("polycentric/")}
+    assert (compiled in there) == (library() is not None)
     tracked = subprocess.run(
         ["git", "ls-files", str(PACKAGE)], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert there == {str(Path(name).relative_to("src")) for name in tracked}
+    assert there - {compiled} == {str(Path(name).relative_to("src")) for name in tracked}
 
 
 def test_it_runs_without_the_repository(wheel: Path, tmp_path: Path) -> None:

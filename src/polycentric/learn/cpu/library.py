@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCE, COMPILED = HERE / "steps.c", HERE / "steps.so"
+SOURCE, COMPILED = HERE / "steps.c", HERE / "steps.compiled"
 
 
 @cache

@@ -1,9 +1,9 @@
 /* Steps of small dense models on a processor with AVX-512: one client after another takes all its steps.
 
-A step is a list of calls: products, and what stands between them. Each says where its matrices lie; `take` goes through
-the list, step after step, for every client, so that a client's model stays in the cache until it is done. Matrices have
-contiguous columns unless it says so. What is added up depends on shapes alone, never on addresses: equal clients learn
-equal bits. */
+A step is a list of instructions: products, and what stands between them. Each says where its matrices lie; `take` goes
+through the list, step after step, for every client, so that a client's model stays in the cache until it is done. The
+numbers of a row lie side by side unless it says otherwise. In which order they are added up depends on shapes alone, never
+on addresses: equal clients learn equal bits. */
 
 #include <immintrin.h>
 #include <math.h>
@@ -19,12 +19,12 @@ equal bits. */
 
 typedef struct {
     int64_t memory, client, row, column; /* which memory, and how far it is to the next of each; memory -1: nowhere */
-} Place;
+} Operand;
 
 typedef struct {
     int64_t kind, m, n, k, number; /* `number`: which of the numbers is its factor */
-    Place out, start, a, b;
-} Call;
+    Operand out, start, a, b;
+} Instruction;
 
 enum { PRODUCT, RELU, RELU_BACK, LOG_SOFTMAX, LOG_SOFTMAX_BACK, ADD, MULTIPLY, DIVIDE, ADD_PRODUCT, SUM };
 
@@ -279,35 +279,35 @@ const char *const polycentric_source = POLYCENTRIC_SOURCE; /* the digest of this
 int polycentric_suits(void) { return __builtin_cpu_supports("avx512f") != 0; }
 
 /* All steps of all clients. memory[i] moves on by moves[i] numbers from step to step. */
-void polycentric_take(const Call *calls, int64_t n_calls, float *const *memory, const int64_t *moves,
+void polycentric_take(const Instruction *all, int64_t count, float *const *memory, const int64_t *moves,
                       const float *numbers, int64_t clients, int64_t steps) {
 #define AT(place) ((place).memory < 0 ? 0 : memory[(place).memory] + s * moves[(place).memory] + c * (place).client)
     for (int64_t c = 0; c < clients; c++)
         for (int64_t s = 0; s < steps; s++)
-            for (const Call *call = calls; call < calls + n_calls; call++) {
-                int64_t m = call->m, n = call->n, k = call->k;
-                float *out = AT(call->out);
-                const float *start = AT(call->start), *a = AT(call->a), *b = AT(call->b);
-                float factor = numbers[call->number];
-                switch (call->kind) {
+            for (const Instruction *now = all; now < all + count; now++) {
+                int64_t m = now->m, n = now->n, k = now->k;
+                float *out = AT(now->out);
+                const float *start = AT(now->start), *a = AT(now->a), *b = AT(now->b);
+                float factor = numbers[now->number];
+                switch (now->kind) {
                 case PRODUCT:
-                    if (call->b.column == 1)
-                        add_rows(m, n, k, a, call->a.row, call->a.column, b, call->b.row, out, call->out.row, start,
-                                 call->start.row, factor);
+                    if (now->b.column == 1)
+                        add_rows(m, n, k, a, now->a.row, now->a.column, b, now->b.row, out, now->out.row, start,
+                                 now->start.row, factor);
                     else
-                        dots(m, n, k, a, call->a.row, b, call->b.column, out, call->out.row, start, call->start.row,
+                        dots(m, n, k, a, now->a.row, b, now->b.column, out, now->out.row, start, now->start.row,
                              factor);
                     break;
                 case RELU: relu(m * n, a, out); break;
                 case RELU_BACK: relu_back(m * n, a, b, out); break;
                 case LOG_SOFTMAX: log_softmax(m, n, a, out); break;
                 case LOG_SOFTMAX_BACK: log_softmax_back(m, n, a, b, out); break;
-                case ADD: add(m * n, a, call->a.column, b, call->b.column, out, factor); break;
-                case MULTIPLY: multiply(m * n, a, call->a.column, b, call->b.column, out, factor); break;
-                case DIVIDE: divide(m * n, a, call->a.column, b, call->b.column, out); break;
-                case SUM: sum_rows(m, n, a, call->a.row, out); break;
+                case ADD: add(m * n, a, now->a.column, b, now->b.column, out, factor); break;
+                case MULTIPLY: multiply(m * n, a, now->a.column, b, now->b.column, out, factor); break;
+                case DIVIDE: divide(m * n, a, now->a.column, b, now->b.column, out); break;
+                case SUM: sum_rows(m, n, a, now->a.row, out); break;
                 case ADD_PRODUCT:
-                    add_product(m * n, start, call->start.column, a, call->a.column, b, call->b.column, out, factor);
+                    add_product(m * n, start, now->start.column, a, now->a.column, b, now->b.column, out, factor);
                     break;
                 }
             }

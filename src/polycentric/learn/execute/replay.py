@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from ..cpu.calls import Calls
+from ..cpu.steps import StepsInC
 from ..gpu.fuse_moves import moves_fused
 from .fuse_update import RatesDiffer, written_in_place
 from .lift import liftable, lifted
@@ -100,7 +100,7 @@ class Replay:
         except RatesDiffer:
             program = self._program(False)
             settled = program.settle(*known, *self.constants)
-        return Begun(program.prepare, partial(program.take, *settled), partial(program.calls.take, settled))
+        return Begun(program.prepare, partial(program.take, *settled), partial(program.in_c.take, settled))
 
     def _program(self, same: bool) -> Program:
         """For clients that move at one rate, or each at its own."""
@@ -115,13 +115,13 @@ def at_its_place(place: Node, value: Node) -> Node:
 
 
 class Program(NamedTuple):
-    """A step in three functions, and as calls."""
+    """A step in three functions, and for C."""
 
     settle: Function  # once for some rows
     prepare: Function  # once for some batches
     take: Function
     fuses: bool  # whether any gradient is left unwritten
-    calls: Calls
+    in_c: StepsInC
 
     @staticmethod
     def of(recorded: Graph, sizes: tuple[int, int, int], same: bool) -> Program:
@@ -145,7 +145,7 @@ class Program(NamedTuple):
         shared = [node for node in (*known, *before) if any(user not in settled for user in node.users)]
         given = [node for node in (*batches, *ahead) if any(user in later for user in node.users)]
         settle, take = _function(known, before, shared), _function([*shared, *given], later, [])
-        return Program(settle, lifted(batches, ahead, given), take, fuses, Calls(shared, given, later))
+        return Program(settle, lifted(batches, ahead, given), take, fuses, StepsInC(shared, given, later))
 
 
 def _settled(graph: Graph, moved: set[Node], batches: set[Node]) -> set[Node]:

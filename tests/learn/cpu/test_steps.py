@@ -11,8 +11,10 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from polycentric import Federation, Prox, fedavg
-from polycentric.learn.cpu import calls, library as library_of
-from polycentric.learn.cpu.calls import CallList, Calls, library
+from polycentric.learn.cpu import instructions, library as library_of, steps as steps_in_c
+from polycentric.learn.cpu.instructions import KINDS, StepList
+from polycentric.learn.cpu.library import library
+from polycentric.learn.cpu.steps import StepsInC
 from polycentric.learn.execute.replay import Begun, Replay
 from polycentric.round import run_round
 from polycentric.runs.start import prepare
@@ -120,7 +122,7 @@ def test_rows_end_to_end_and_sums_over_rows_are_torchs() -> None:
 
 def test_kinds_are_those_of_the_source() -> None:
     named = library_of.SOURCE.read_text().split("enum { ")[1].split(" };")[0]
-    assert tuple(named.split(", ")) == calls.KINDS
+    assert named.split(", ") == KINDS
 
 
 @pytest.mark.parametrize("classes", [1, 2, 10, 16, 62])
@@ -233,7 +235,7 @@ def test_who_overwrites_what_a_product_reads_is_not_listed() -> None:
     graph.call_function(torch.Tensor.baddbmm_, (nodes[0], nodes[1], nodes[2]))
     both = rows[:, 0], rows[:, 1]
     for right, fine in ((both[1], False), (both[1].clone(), True)):
-        steps = Calls(nodes[:2], nodes[2:], [node for node in graph.nodes if node.op == "call_function"])
+        steps = StepsInC(nodes[:2], nodes[2:], [node for node in graph.nodes if node.op == "call_function"])
         assert steps.take((both[0], right), [random(STEPS, CLIENTS, 4, 4)]) is fine
 
 
@@ -242,11 +244,11 @@ def test_large_steps_are_torchs_where_it_has_threads(monkeypatch: pytest.MonkeyP
         return [torch.addcmul(w, torch.bmm(x, x).view(w.shape), w)]
 
     carried, batch = [random(CLIENTS, 100)], [random(STEPS, CLIENTS, 10, 10)]
-    monkeypatch.setattr(calls, "SMALL", 1999)
+    monkeypatch.setattr(instructions, "SMALL", 1999)
     assert listed(step, carried, batch)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert not listed(step, carried, batch)
-    monkeypatch.setattr(calls, "SMALL", 2000)
+    monkeypatch.setattr(instructions, "SMALL", 2000)
     assert listed(step, carried, batch)
 
 
@@ -271,8 +273,8 @@ def rounds(method: Any, federation: Federation, **how: Any) -> dict[str, Tensor]
 @pytest.mark.parametrize("name", METHODS)
 def test_rounds_are_the_looped_ones(name: str, blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    take = CallList.take
-    monkeypatch.setattr(CallList, "take", lambda *given: counted.append(1) or take(*given))
+    take = StepList.take
+    monkeypatch.setattr(StepList, "take", lambda *given: counted.append(1) or take(*given))
     federation = blobs(sizes=(9, 3, 30, 1, 14, 14, 2, 8, 8, 5, 41, 7))
     both = [rounds(METHODS[name], federation, executor=executor) for executor in ("traced", "looped")]
     assert counted
@@ -303,7 +305,7 @@ def test_a_client_learns_the_same_bits_in_any_company(blobs: Make) -> None:
 def test_without_a_library_rounds_are_the_same_to_rounding(blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     federation, method = blobs(sizes=(9, 30, 14)), fedavg(lr=0.05, batch=5)
     ours = rounds(method, federation, executor="traced")
-    monkeypatch.setattr(calls, "library", lambda: None)
+    monkeypatch.setattr(steps_in_c, "library", lambda: None)
     torch.testing.assert_close(ours, rounds(method, federation, executor="traced"), rtol=1e-4, atol=1e-6)
 
 
