@@ -88,11 +88,11 @@ Number = tuple[float, int | None]  # a number, or which of the values it is
 
 
 class StepList:
-    """The instructions of a step whose values have some forms."""
+    """The instructions of a step whose values have some forms; the last of them is a batch, (clients, ...)."""
 
     def __init__(self, inputs: Sequence[Node], values: Sequence[Any]) -> None:
-        self.known: dict[Node, TensorLayout | int] = {}  # a number: which of the values it is
-        self.clients = next((len(v) for v in values if isinstance(v, Tensor) and v.dim()), 0)
+        self.known: dict[Node, TensorLayout | int | None] = {}  # a number: which value it is; None: it cannot be read
+        self.clients = int(values[-1].shape[0]) if values[-1].dim() else 0
         for i, (node, value) in enumerate(zip(inputs, values, strict=True)):
             self.known[node] = _seen(i, value, self.clients)
         self.storage = [v.untyped_storage().data_ptr() if isinstance(v, Tensor) else None for v in values]
@@ -169,12 +169,11 @@ class StepList:
         self.instructions.append(Instruction(kind, m, n, k, self.number(factor), *operands))
 
 
-def _seen(i: int, value: Any, clients: int) -> TensorLayout | int:
+def _seen(i: int, value: Any, clients: int) -> TensorLayout | int | None:
     if not isinstance(value, Tensor):
         return i
-    if value.dtype != torch.float32 or value.device.type != "cpu" or not value.dim() or len(value) != clients:
-        raise CannotList
-    return TensorLayout(i, tuple(value.shape), value.stride())
+    fits = value.dtype == torch.float32 and value.device.type == "cpu" and value.dim() and len(value) == clients
+    return TensorLayout(i, tuple(value.shape), value.stride()) if fits else None
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:

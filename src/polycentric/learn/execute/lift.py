@@ -33,13 +33,24 @@ def scattered(to: Tensor, axis: int, index: Tensor, values: Tensor) -> Tensor:
     return to.expand(len(index), *to.shape).scatter_add(axis if axis < 0 else axis + 1, index, values)
 
 
+def marked(to: Tensor, axis: int, index: Tensor, value: float) -> Tensor:
+    """`scatter` of a number, of every step."""
+    return to.expand(len(index), *to.shape).scatter(axis if axis < 0 else axis + 1, index, value)
+
+
 LIFTS: dict[Any, Callable[..., Tensor]] = {
     aten.view.default: seen_as,
     aten._unsafe_view.default: seen_as,
     aten.unsqueeze.default: with_axis,
     aten.neg.default: torch.neg,
     aten.scatter_add.default: scattered,
+    aten.scatter.value: marked,
+    aten.ne.Scalar: torch.ne,
+    aten.mul.Tensor: torch.mul,
+    aten.where.self: torch.where,
 }
+BEGINS = {aten.scatter_add.default, aten.scatter.value}  # what they are done to may be the same at every step
+BROADCASTS = {aten.mul.Tensor, aten.where.self}
 
 
 def liftable(calls: Sequence[Node], batches: Sequence[Node]) -> list[Node]:
@@ -53,19 +64,26 @@ def liftable(calls: Sequence[Node], batches: Sequence[Node]) -> list[Node]:
         given = node.all_input_nodes
         if node.target not in LIFTS or node.kwargs or not given or not all(one in known or full(one) for one in given):
             continue
-        if root(node) in written:
-            continue
-        same = [one for one in given if one not in known]
-        if same and not (node.target is aten.scatter_add.default and same == [node.args[0]] != given):
+        if root(node) in written or not _lifts(node, known):
             continue
         found.append(node)
         known.add(node)
     return found
 
 
+def _lifts(node: Node, known: set[Node]) -> bool:
+    """Whether a stack of steps goes the same way: what is the same at every step must stand where it can."""
+    given = node.all_input_nodes
+    same = [one for one in given if one not in known]
+    if node.target in BROADCASTS:  # axes are counted from the last, but a stack has one more before the first
+        axes = {one.meta["val"].dim() if "val" in one.meta else None for one in (node, *given) if one not in same}
+        return same != given and len(axes) == 1 and None not in axes
+    return not same or (node.target in BEGINS and same == [node.args[0]] != given)
+
+
 def full(node: Node) -> bool:
     """Whether a node is a tensor of one number."""
-    return node.target is aten.full.default
+    return node.target in (aten.full.default, aten.scalar_tensor.default)
 
 
 def lifted(batches: Sequence[Node], ahead: Sequence[Node], given: Sequence[Node]) -> Callable[..., tuple[Tensor, ...]]:

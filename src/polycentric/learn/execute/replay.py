@@ -137,12 +137,12 @@ class Program(NamedTuple):
         graph.eliminate_dead_code(acts)
         moved = {place for place, value in zip(places, new, strict=True) if value is not place}
         settled = _settled(graph, moved, set(batches))
-        overwritten(graph, settled)
         calls = [node for node in graph.nodes if node.op == "call_function"]
         ahead = liftable(calls, batches)
+        overwritten(graph, settled | set(ahead))
         before, later = [c for c in calls if c in settled], [c for c in calls if c not in settled and c not in ahead]
         known = [*places, *inputs[n:m], *constant]
-        shared = [node for node in (*known, *before) if any(user not in settled for user in node.users)]
+        shared = [node for node in (*known, *before) if any(user in later for user in node.users)]
         given = [node for node in (*batches, *ahead) if any(user in later for user in node.users)]
         settle, take = _function(known, before, shared), _function([*shared, *given], later, [])
         return Program(settle, lifted(batches, ahead, given), take, fuses, StepsInC(shared, given, later))
