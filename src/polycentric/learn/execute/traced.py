@@ -36,7 +36,7 @@ from .stacked import Stacked, launch
 
 CACHE = 4 << 20  # bytes of parameters that a piece may have
 LARGEST = 128  # clients in a piece
-GATHERED = 1 << 20  # bytes of examples that are gathered together, at least those of one step
+GATHERED = 4 << 20  # bytes of examples that are gathered together, at least those of one step
 SEVERAL = 10  # steps for which a program of their own is worth while
 KEPT = 512  # programs of an executor
 
