@@ -43,19 +43,30 @@ def compiled(root: Path) -> bool:
     name = hashlib.sha256(source.read_bytes()).hexdigest()
     if made.exists() and name.encode() in made.read_bytes():
         return True
-    made.unlink(missing_ok=True)
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    if (sys.platform, platform.machine()) != ("linux", "x86_64") or not shutil.which(compiler[0]):
-        return False
-    new = made.with_suffix(f".{os.getpid()}")
+    try:
+        made.unlink(missing_ok=True)
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+        if (sys.platform, platform.machine()) != ("linux", "x86_64") or not shutil.which(compiler[0]):
+            return False
+        _compile(compiler, source, made, name)
+    except (OSError, ValueError) as error:
+        print(f"{source.name} could not be compiled, so small models take longer:\n{error}", file=sys.stderr)
+    return made.exists()
+
+
+def _compile(compiler: list[str], source: Path, made: Path, name: str) -> None:
+    new = made.with_name(f"steps.{os.getpid()}.compiled")
     flags = [*"-O2 -mavx512f -fPIC -shared".split(), f'-DPOLYCENTRIC_SOURCE="{name}"']
-    done = subprocess.run([*compiler, *flags, source, "-lm", "-o", new], capture_output=True, text=True)
-    if done.returncode:
-        print(f"{source.name} could not be compiled, so small models take longer:\n{done.stderr}", file=sys.stderr)
-        return False
-    new.replace(made)  # whoever looks meanwhile finds nothing, or all of it
-    return True
+    try:
+        done = subprocess.run([*compiler, *flags, source, "-lm", "-o", new], capture_output=True, text=True)
+        if done.returncode or not new.exists():
+            raise OSError(done.stderr or f"{shlex.join(compiler)} wrote nothing")
+        new.replace(made)  # whoever looks meanwhile finds nothing, or all of it
+    finally:
+        new.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    sys.exit(not compiled(Path(__file__).resolve().parents[1]))
+    here = Path(__file__).resolve().parents[1]
+    (here / PLACE / "steps.compiled").unlink(missing_ok=True)
+    sys.exit(not compiled(here))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import runpy
+import shutil
 import subprocess
 import sys
 import venv
@@ -91,3 +93,18 @@ def test_a_shell_completes_commands() -> None:
     ]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["federate"]
+
+
+@pytest.mark.parametrize("compiler", ["", "'", "nothing-of-that-name", "true", "false"])
+def test_a_compiler_that_is_none_leaves_nothing_behind(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_ = runpy.run_path(str(ROOT / "supply" / "compile.py"))
+    source = tmp_path / compile_["PLACE"] / "steps.c"
+    source.parent.mkdir(parents=True)
+    source.write_text("no C at all")
+    monkeypatch.setenv("CC", compiler)
+    assert not compile_["compiled"](tmp_path)
+    assert [path.name for path in source.parent.iterdir()] == ["steps.c"]
+    if compiler != "nothing-of-that-name" and sys.platform == "linux" and shutil.which(compiler or "cc"):
+        assert "small models take longer" in capsys.readouterr().err

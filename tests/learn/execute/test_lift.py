@@ -13,12 +13,20 @@ from polycentric.learn.execute.replay import Replay
 
 CLIENTS, STEPS, WIDTH = 3, 4, 3  # as many clients as columns: an axis that is taken for another makes no error
 
-READS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {  # of (clients, width) and (clients,); how many lift
+READS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {  # of (clients, width), (clients,)
     "a product": (lambda x, y: x * x, 1),
     "a product of what has fewer axes": (lambda x, y: x * y, 0),
     "a product that is seen wider first": (lambda x, y: x * y.unsqueeze(1), 2),
     "a choice": (lambda x, y: torch.where(x.ne(1.0), x, torch.scalar_tensor(0.0, dtype=x.dtype)), 2),
     "a choice by what has fewer axes": (lambda x, y: torch.where(y.ne(1.0), x, x * x), 2),
+    "marks on marks": (
+        lambda x, y: (
+            torch.full((CLIENTS, WIDTH), 0.0)
+            .scatter(1, y.ne(1.0).long().unsqueeze(1), 1.0)
+            .scatter(1, y.ne(1.0).long().unsqueeze(1), 0.5)
+        ),
+        1,
+    ),
     "marks": (lambda x, y: torch.full((CLIENTS, WIDTH), 0.0).scatter(1, y.ne(1.0).long().unsqueeze(1), -1.0), 1),
 }
 

@@ -21,8 +21,11 @@ from torch.fx import Node
 
 from .library import library
 
-KINDS = "PRODUCT RELU RELU_BACK LOG_SOFTMAX LOG_SOFTMAX_BACK ADD MULTIPLY DIVIDE ADD_PRODUCT SUM".split()
-PRODUCT, RELU, RELU_BACK, LOG_SOFTMAX, LOG_SOFTMAX_BACK, ADD, MULTIPLY, DIVIDE, ADD_PRODUCT, SUM = range(len(KINDS))
+KINDS = (
+    "PRODUCT SUM RELU RELU_BACK LOG_SOFTMAX LOG_SOFTMAX_BACK ADD MULTIPLY DIVIDE ADD_PRODUCT SHIFT ROOT POWER".split()
+)
+PRODUCT, SUM, RELU, RELU_BACK, LOG_SOFTMAX, LOG_SOFTMAX_BACK = range(6)
+BY_ONE = ADD, MULTIPLY, DIVIDE, ADD_PRODUCT, SHIFT, ROOT, POWER = range(6, len(KINDS))  # one number may stand for many
 NOWHERE = -1
 LINE = 16  # numbers of a line of memory
 SMALL = 3e7  # operations of a client's step that torch does no faster where it has several threads
@@ -95,7 +98,7 @@ class StepList:
         self.clients = int(values[-1].shape[0]) if values[-1].dim() else 0
         for i, (node, value) in enumerate(zip(inputs, values, strict=True)):
             self.known[node] = _seen(i, value, self.clients)
-        self.storage = [v.untyped_storage().data_ptr() if isinstance(v, Tensor) else None for v in values]
+        self.storage = storages(values)
         self.between, self.sizes = 0, list[int]()  # numbers that stand in between, and where each piece of them begins
         self.numbers, self.instructions = list[Number](), list[Instruction]()
         self.operations = 0  # of a client's step
@@ -111,8 +114,8 @@ class StepList:
         places = [*held, *(value.data_ptr() for value in given)]
         moves = [*[0] * len(held), *(value.stride(0) for value in given), *[0] * len(self.sizes)]
         numbers = [number if at is None else shared[at] for number, at in self.numbers]
-        own = torch.empty(self.between)
-        memory = [*places, *(own.data_ptr() + own.element_size() * begin for begin in self.sizes)]
+        own = torch.empty(self.between, dtype=torch.float32, device="cpu")
+        memory = [*places, *(own.data_ptr() + 4 * begin for begin in self.sizes)]
         cast(Any, library()).polycentric_take(
             self._table,
             c_int64(len(self.instructions)),
@@ -159,11 +162,17 @@ class StepList:
         return len(self.numbers) - 1
 
     def call(self, kind: int, m: int, n: int, k: int = 0, factor: Any = 1.0, **places: Operand) -> None:
-        """One more, which may read what it overwrites only where it does so number by number."""
-        nowhere, out = Operand(NOWHERE, 0, 0, 0), places["out"].memory
+        """One more. What it reads it may overwrite only where it does so number by number."""
+        nowhere, out = Operand(NOWHERE, 0, 0, 0), places["out"]
+        alone = kind == PRODUCT  # what is added up may not be overwritten meanwhile
         for name, place in places.items():
-            same = place.memory == out and (kind != PRODUCT or name in ("out", "start"))
-            if not same and self.held(place.memory) == self.held(out) is not None:
+            ours = place.memory == out.memory
+            if not ours and self.held(place.memory) == self.held(out.memory) is not None:
+                raise CannotList
+            if alone and ours and name in "ab":
+                raise CannotList
+            stands_for_many = m * n > 1 and kind not in (PRODUCT, SUM) and not place.column
+            if stands_for_many and (name == "out" or kind not in BY_ONE):
                 raise CannotList
         operands = (places.get(name, nowhere) for name in ("out", "start", "a", "b"))
         self.instructions.append(Instruction(kind, m, n, k, self.number(factor), *operands))
@@ -174,6 +183,11 @@ def _seen(i: int, value: Any, clients: int) -> TensorLayout | int | None:
         return i
     fits = value.dtype == torch.float32 and value.device.type == "cpu" and value.dim() and len(value) == clients
     return TensorLayout(i, tuple(value.shape), value.stride()) if fits else None
+
+
+def storages(values: Sequence[Any]) -> list[int | None]:
+    """Where the memory of every tensor begins: who shares it."""
+    return [value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None for value in values]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:

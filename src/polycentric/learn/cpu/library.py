@@ -22,11 +22,11 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(str(COMPILED))
-        made_of = ctypes.c_char_p.in_dll(found, "polycentric_source").value
+        made_of, source = ctypes.c_char_p.in_dll(found, "polycentric_source").value, digest()
     except (OSError, ValueError) as error:
         warnings.warn(f"{COMPILED} cannot be used ({error}); install polycentric again", stacklevel=2)
         return None
-    if made_of != digest().encode():
+    if made_of != source.encode():
         warnings.warn(f"{COMPILED} was compiled from another version; install polycentric again", stacklevel=2)
         return None
     return found if found.polycentric_suits() else None

@@ -7,6 +7,7 @@ raises `CannotList`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -20,9 +21,12 @@ from .instructions import (
     LOG_SOFTMAX,
     LOG_SOFTMAX_BACK,
     MULTIPLY,
+    POWER,
     PRODUCT,
     RELU,
     RELU_BACK,
+    ROOT,
+    SHIFT,
     SUM,
     CannotList,
     StepList,
@@ -46,7 +50,7 @@ def _transposed(step: StepList, x: Any, first: int, second: int) -> TensorLayout
 
 def _viewed(step: StepList, x: Any, shape: Sequence[int]) -> TensorLayout:
     seen = step.seen(x)
-    if not seen.whole or shape[0] != step.clients or torch.Size(shape[1:]).numel() != seen.each:
+    if not seen.whole or not shape or shape[0] != step.clients or torch.Size(shape[1:]).numel() != seen.each:
         raise CannotList
     return TensorLayout(seen.memory, tuple(shape), (seen.strides[0], *contiguous(shape[1:])))
 
@@ -145,7 +149,12 @@ def _relu_back(step: StepList, gradient: Any, x: Any, threshold: float) -> Tenso
 def _rows(step: StepList, kind: int, axis: int, *given: TensorLayout) -> TensorLayout:
     """What is done to every row."""
     shape = given[0].shape
-    if axis not in (-1, len(shape) - 1) or any(other.shape != shape for other in given) or len(shape) < 2:
+    if (
+        axis not in (-1, len(shape) - 1)
+        or not shape[-1]
+        or any(other.shape != shape for other in given)
+        or len(shape) < 2
+    ):
         raise CannotList
     out, n = step.new(*shape[1:]), shape[-1]
     places = {name: value.flat() for name, value in zip("ab", given, strict=False)}
@@ -173,11 +182,13 @@ def _widest(*seen: TensorLayout) -> TensorLayout:
 
 def _sum(sign: float, in_place: bool) -> Callable[..., TensorLayout]:
     def listed(step: StepList, a: Any, b: Any, alpha: Any = 1.0) -> TensorLayout:
-        first, second = step.seen(a), step.seen(b)
+        first = step.seen(a)
+        out = first if in_place else None
+        if isinstance(b, int | float) and isinstance(alpha, int | float):
+            return _each(step, SHIFT, first, out, sign * alpha * b, a=first)
         if isinstance(alpha, Node) and sign != 1:
             raise CannotList
-        factor = alpha if isinstance(alpha, Node) else sign * alpha
-        out = first if in_place else None
+        factor, second = alpha if isinstance(alpha, Node) else sign * alpha, step.seen(b)
         return _each(step, ADD, _widest(first, second), out, factor, a=first, b=second)
 
     return listed
@@ -195,13 +206,15 @@ def _times(in_place: bool) -> Callable[..., TensorLayout]:
 
 
 def _divided(step: StepList, a: Any, b: Any) -> TensorLayout:
-    if isinstance(b, int | float) and b:
+    if isinstance(b, int | float):
+        if not 1e-37 < abs(b) < 1e37:  # what is one divided by it must be a number, too
+            raise CannotList
         return _each(step, MULTIPLY, step.seen(a), None, 1 / b, a=step.seen(a))
     first, second = step.seen(a), step.seen(b)
     return _each(step, DIVIDE, _widest(first, second), None, a=first, b=second)
 
 
-def _copied(step: StepList, a: Any) -> TensorLayout:
+def _copied(step: StepList, a: Any, memory_format: Any = None) -> TensorLayout:
     return _each(step, MULTIPLY, step.seen(a), None, a=step.seen(a))
 
 
@@ -222,10 +235,10 @@ def _joined(step: StepList, parts: Sequence[Any], axis: int = 0) -> TensorLayout
     return whole
 
 
-def _added_up(step: StepList, a: Any, axes: Sequence[int], keep: bool = False) -> TensorLayout:
+def _added_up(step: StepList, a: Any, axes: Sequence[int], keep: bool = False, dtype: Any = None) -> TensorLayout:
     """The sum over the rows of a matrix."""
     seen = step.seen(a)
-    if len(seen.shape) != 3 or list(axes) not in ([1], [-2]):
+    if dtype not in (None, torch.float32) or len(seen.shape) != 3 or list(axes) not in ([1], [-2]):
         raise CannotList
     (_, m, n), place = seen.shape, seen.matrix()
     if n > 1 and place.column != 1:
@@ -246,6 +259,23 @@ def _power(step: StepList, a: Any, exponent: Any) -> TensorLayout:
     if exponent != 2:
         raise CannotList
     return _each(step, MULTIPLY, step.seen(a), None, a=step.seen(a), b=step.seen(a))
+
+
+def _power_of(step: StepList, base: Any, exponent: Any) -> TensorLayout:
+    if not isinstance(base, int | float) or base < 0:
+        raise CannotList
+    return _each(step, POWER, step.seen(exponent), None, base, a=step.seen(exponent))
+
+
+def _root(step: StepList, a: Any) -> TensorLayout:
+    return _each(step, ROOT, step.seen(a), None, a=step.seen(a))
+
+
+def _taken_from(step: StepList, a: Any, number: Any, alpha: Any = 1) -> TensorLayout:
+    if not isinstance(number, int | float) or alpha != 1:
+        raise CannotList
+    away = _each(step, MULTIPLY, step.seen(a), None, -1.0, a=step.seen(a))
+    return _each(step, SHIFT, away, away, number, a=away)
 
 
 def _sum_product(in_place: bool) -> Callable[..., TensorLayout]:
@@ -281,6 +311,10 @@ OPERATORS: dict[Any, Callable[..., TensorLayout]] = {
     aten.neg.default: _negative(False),
     torch.neg_: _negative(True),
     aten.pow.Tensor_Scalar: _power,
+    aten.pow.Scalar: _power_of,
+    aten.sqrt.default: _root,
+    aten.add.Scalar: _sum(1, False),
+    aten.rsub.Scalar: _taken_from,
     aten.clone.default: _copied,
     torch.Tensor.copy_: _copied_to,
     aten.cat.default: _joined,
@@ -288,3 +322,15 @@ OPERATORS: dict[Any, Callable[..., TensorLayout]] = {
     aten.addcmul.default: _sum_product(False),
     torch.Tensor.addcmul_: _sum_product(True),
 }
+
+
+def listed(step: StepList, node: Node) -> TensorLayout:
+    """The instructions of an operator, and where what it gives lies."""
+    operator = OPERATORS.get(node.target)
+    if operator is None:
+        raise CannotList
+    try:
+        given = signature(operator).bind(step, *node.args, **node.kwargs)
+    except TypeError as error:  # a word that changes what it does
+        raise CannotList from error
+    return operator(*given.args, **given.kwargs)

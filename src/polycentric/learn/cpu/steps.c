@@ -26,7 +26,7 @@ typedef struct {
     Operand out, start, a, b;
 } Instruction;
 
-enum { PRODUCT, RELU, RELU_BACK, LOG_SOFTMAX, LOG_SOFTMAX_BACK, ADD, MULTIPLY, DIVIDE, ADD_PRODUCT, SUM };
+enum { PRODUCT, SUM, RELU, RELU_BACK, LOG_SOFTMAX, LOG_SOFTMAX_BACK, ADD, MULTIPLY, DIVIDE, ADD_PRODUCT, SHIFT, ROOT, POWER };
 
 INLINE __mmask16 up_to(int64_t n) { return n >= LANES ? 0xffff : (__mmask16)((1u << n) - 1); }
 
@@ -228,7 +228,8 @@ static void log_softmax_back(int64_t m, int64_t n, const float *a, const float *
     }
 }
 
-/* Every number by itself: out = a + factor b, factor a b, a / b, start + factor a b. A column of 0: one for all. */
+/* Every number by itself: out = a + factor b, factor a b, a / b, start + factor a b,
+   a + by, root of a, base^a. A column of 0: one for all. */
 INLINE __m512 seen(const float *p, int64_t column, int64_t i, __mmask16 here) {
     return column ? _mm512_maskz_loadu_ps(here, p + i) : _mm512_set1_ps(*p);
 }
@@ -262,6 +263,22 @@ static void add_product(int64_t n, const float *start, int64_t cs, const float *
         __m512 product = _mm512_mul_ps(_mm512_mul_ps(times, seen(a, ca, i, here)), seen(b, cb, i, here));
         _mm512_mask_storeu_ps(out + i, here, _mm512_add_ps(seen(start, cs, i, here), product));
     }
+}
+
+static void shift(int64_t n, const float *a, int64_t ca, float *out, float by) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 here = up_to(n - i);
+        _mm512_mask_storeu_ps(out + i, here, _mm512_add_ps(seen(a, ca, i, here), _mm512_set1_ps(by)));
+    }
+}
+static void root(int64_t n, const float *a, int64_t ca, float *out) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 here = up_to(n - i);
+        _mm512_mask_storeu_ps(out + i, here, _mm512_sqrt_ps(seen(a, ca, i, here)));
+    }
+}
+static void power(int64_t n, const float *a, int64_t ca, float *out, float base) {
+    for (int64_t i = 0; i < n; i++) out[i] = powf(base, a[i * ca]);
 }
 
 /* out[j] = sum_i a[i, j] */
@@ -306,6 +323,9 @@ void polycentric_take(const Instruction *all, int64_t count, float *const *memor
                 case MULTIPLY: multiply(m * n, a, now->a.column, b, now->b.column, out, factor); break;
                 case DIVIDE: divide(m * n, a, now->a.column, b, now->b.column, out); break;
                 case SUM: sum_rows(m, n, a, now->a.row, out); break;
+                case SHIFT: shift(m * n, a, now->a.column, out, factor); break;
+                case ROOT: root(m * n, a, now->a.column, out); break;
+                case POWER: power(m * n, a, now->a.column, out, factor); break;
                 case ADD_PRODUCT:
                     add_product(m * n, start, now->start.column, a, now->a.column, b, now->b.column, out, factor);
                     break;

@@ -19,9 +19,9 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Node
 
-from .instructions import CannotList, StepList
+from .instructions import CannotList, StepList, storages
 from .library import library
-from .operators import OPERATORS
+from .operators import listed
 
 
 class StepsInC:
@@ -41,7 +41,8 @@ class StepsInC:
         """Take all steps; False: they cannot be listed, and nothing was done. `given` are stacked by steps."""
         if not given or not len(given[0]) or library() is None:
             return False
-        key = tuple(_form(value) for value in shared), tuple(_form(value[0]) for value in given)
+        where = storages([*shared, *given])
+        key = *map(_form, shared), *(_form(value[0]) for value in given), *map(where.index, where)  # who shares memory
         if key not in self._lists:
             self._lists[key] = self._listed(shared, given)
         found = self._lists[key]
@@ -55,9 +56,7 @@ class StepsInC:
         try:
             found = StepList([*inputs, *more], [*shared, *(value[0] for value in given)])
             for node in nodes:
-                if node.target not in OPERATORS:
-                    return None
-                found.known[node] = OPERATORS[node.target](found, *node.args, **node.kwargs)
+                found.known[node] = listed(found, node)
         except CannotList:
             return None
         return found

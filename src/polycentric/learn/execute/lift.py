@@ -78,7 +78,7 @@ def _lifts(node: Node, known: set[Node]) -> bool:
     if node.target in BROADCASTS:  # axes are counted from the last, but a stack has one more before the first
         axes = {one.meta["val"].dim() if "val" in one.meta else None for one in (node, *given) if one not in same}
         return same != given and len(axes) == 1 and None not in axes
-    return not same or (node.target in BEGINS and same == [node.args[0]] != given)
+    return same == [node.args[0]] != given if node.target in BEGINS else not same
 
 
 def full(node: Node) -> bool:
