@@ -276,7 +276,7 @@ def squared_distances(rows: Tensor, centers: Tensor, columns: Spans = None) -> T
         middle = b.mean(0)
         a, b = rows[:, piece].to(torch.float64, copy=True).sub_(middle), b - middle
         own: Tensor = torch.linalg.vecdot(a, a)
-        return own[:, None] - 2 * a @ b.T + b.square().sum(1)
+        return own[:, None] - a @ (2 * b).T + b.square().sum(1)  # few centers are doubled, not many rows: the same bits
 
     out = torch.zeros(len(rows), len(centers), dtype=torch.float64, device=rows.device)
     added_up(out, each(part, pieces(rows, columns), rows))
