@@ -71,6 +71,7 @@ class Processes:
         self.n, self.pid = n, os.getpid()
         self._jobs: list[tuple[tuple[object, ...], Job]] = []
         self._workers: list[Worker] = []
+        self._lines: selectors.BaseSelector | None = None  # those of the workers; made anew with them
         weakref.finalize(self, _end, self.pid, self._workers)
         self._segments = Segments()
         self._taken = threading.Lock()  # by whoever is being answered
@@ -107,7 +108,7 @@ class Processes:
                         pieces[sent] = piece(sent)
                         worker.ask(sent, number, pieces[sent])
                         sent += 1
-                    for worker in _ready([w for w in self._workers if w.asked]):
+                    for worker in self._ready():
                         at, answer = worker.heard()
                         mine = pieces.pop(at)
                         done[at] = job(state, mine) if answer is None else answer
@@ -119,6 +120,9 @@ class Processes:
 
     def close(self) -> None:
         """End the workers; the next piece of work forks new ones."""
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.close()
         _end(self.pid, self._workers)
 
     def _known(self, key: tuple[object, ...], job: Job) -> int:
@@ -132,7 +136,16 @@ class Processes:
             self._segments = Segments()  # which the new workers have not seen
             for _ in range(self.n):
                 self._workers.append(_forked([job for _, job in self._jobs], self._workers))
+            self._lines = selectors.DefaultSelector()  # `select` by itself knows 1024 descriptors
+            for worker in self._workers:
+                self._lines.register(worker.line, selectors.EVENT_READ, worker)
         return number
+
+    def _ready(self) -> list[Worker]:
+        """Who has something to say: an answer, or nothing any more."""
+        if self._lines is None:
+            raise Lost("the workers were ended before they had answered")
+        return [key.data for key, _ in self._lines.select()]
 
     def _publish(self, state: State) -> None:
         """Write down what workers read of a state: nobody is at work, so the last one may be written over."""
@@ -217,13 +230,6 @@ class Worker:
 def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
     """Whether two keys have the same objects, and equal words."""
     return len(a) == len(b) and all(x is y or (isinstance(x, str) and x == y) for x, y in zip(a, b, strict=True))
-
-
-def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    with selectors.DefaultSelector() as lines:  # `select` by itself knows 1024 descriptors
-        for worker in workers:
-            lines.register(worker.line, selectors.EVENT_READ, worker)
-        return [key.data for key, _ in lines.select()]
 
 
 def _end(pid: int, workers: list[Worker]) -> None:
