@@ -17,6 +17,7 @@ from ..errors import Diverged, Lost, OtherRankFailed, UsageError, synonym
 from .options import Interrupted
 
 SHARED = ("run", "resume", "bench")  # commands that several ranks can do together
+TRAIN = (*SHARED, "compare", "sweep", "demo")
 # typer carries a copy of click in newer versions, so click's exceptions are found through typer's own.
 CLICK_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[2])
 OF_TORCH = ("(Triggered internally at", "batching rule for aten", "github.com/pytorch")  # in torch's own warnings
@@ -29,10 +30,22 @@ def main(arguments: list[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a sign shows its code instead
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _told_to_end)
+    if arguments is None and len(sys.argv) > 1 and sys.argv[1] in TRAIN:
+        _load_torch()
     code = outcome(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:  # the process ends: to look for cycles in all that torch has loaded would take a second
         gc.freeze()
     sys.exit(code)
+
+
+def _load_torch() -> None:
+    """Torch, without hundreds of looks for cycles in what is being loaded, which stays: 0.15 s of every start."""
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _told_to_end(*_: object) -> None:
