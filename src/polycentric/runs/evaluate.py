@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data import Split
 from ..errors import require
 from ..learn import Train
+from ..learn.cpu.dense import quick_dense_layers
 from ..method import Exchange, Method, State
 from ..round import Answer, opened, receive
 from ..simulate.clients import Simulation, block_of, piece_of
@@ -249,7 +250,9 @@ class Predicting:
         if "center" in piece.words:
             row = {"model": state.centers["model"][piece.words["center"]]}
             index = to_device_of(split.x, piece.tensors["chunk"]["index"])
-            yield index, clients.task.inside(self.part).predict(row, clients.task.inputs(split.x[index]))
+            with quick_dense_layers(split.x.device):
+                outputs = clients.task.inside(self.part).predict(row, clients.task.inputs(split.x[index]))
+            yield index, outputs
             return
         block = block_of(piece)
         rows = held(self.exchange, state, clients, block, piece.tensors["kept"])
