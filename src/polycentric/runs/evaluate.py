@@ -17,7 +17,7 @@ from torch import Tensor
 from ..data import Split
 from ..errors import require
 from ..learn import Train
-from ..learn.cpu.dense import quick_dense_layers
+from ..learn.cpu.quick_dense import quick_dense_layers
 from ..method import Exchange, Method, State
 from ..round import Answer, opened, receive
 from ..simulate.clients import Simulation, block_of, piece_of

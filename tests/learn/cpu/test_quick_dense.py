@@ -9,19 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from polycentric.learn.cpu import dense
-from polycentric.learn.cpu.dense import MANY, quick_dense_layers
+from polycentric.learn.cpu import quick_dense
+from polycentric.learn.cpu.quick_dense import MANY, quick_dense_layers
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(not dense._at_hand(), reason="no AVX-512, or no oneDNN in this torch")
+pytestmark = pytest.mark.skipif(not quick_dense._at_hand(), reason="no AVX-512, or no oneDNN in this torch")
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call was oneDNN's."""
     seen: list[bool] = []
-    fits = dense._fits
-    monkeypatch.setattr(dense, "_fits", lambda *given: seen.append(fits(*given)) or seen[-1])
+    fits = quick_dense._fits
+    monkeypatch.setattr(quick_dense, "_fits", lambda *given: seen.append(fits(*given)) or seen[-1])
     return seen
 
 
