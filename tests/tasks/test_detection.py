@@ -150,6 +150,7 @@ def test_buffers_of_a_detector_are_constants_that_no_center_averages() -> None:
     assert {"head1.weight", "head3.bias"} <= names  # what `cut=private('head*')` keeps at home
 
 
+@pytest.mark.long
 def test_a_federation_of_cameras_learns_to_see_in_seconds() -> None:
     """mAP of at least 0.2 after five rounds on drawn streets (0.26 was measured, from 0 before training)."""
     method = pc.fedavg(lr=0.1, momentum=0.9, epochs=4, batch=4, decay=0.8)
