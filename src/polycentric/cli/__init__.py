@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _load_torch() -> None:
-    """Torch, without hundreds of looks for cycles in what is being loaded, which stays: 0.15 s of every start."""
+    """Torch, without hundreds of looks for cycles in what is being loaded, which stays: 0.2 s of every start."""
     gc.disable()
     try:
         import torch  # noqa: F401

@@ -99,7 +99,8 @@ class Processes:
         try:
             for want in range(n):
                 while want not in done:
-                    if not self._workers:
+                    lines = self._lines
+                    if lines is None:
                         raise Lost("the workers were ended before they had answered")
                     while sent < n and sent < want + WINDOW * self.n:
                         worker = min(self._workers, key=lambda w: (w.work, len(w.asked)))
@@ -108,8 +109,8 @@ class Processes:
                         pieces[sent] = piece(sent)
                         worker.ask(sent, number, pieces[sent])
                         sent += 1
-                    for worker in self._ready():
-                        at, answer = worker.heard()
+                    for line, _ in lines.select():
+                        at, answer = line.data.heard()
                         mine = pieces.pop(at)
                         done[at] = job(state, mine) if answer is None else answer
                 yield done.pop(want)
@@ -140,12 +141,6 @@ class Processes:
             for worker in self._workers:
                 self._lines.register(worker.line, selectors.EVENT_READ, worker)
         return number
-
-    def _ready(self) -> list[Worker]:
-        """Who has something to say: an answer, or nothing any more."""
-        if self._lines is None:
-            raise Lost("the workers were ended before they had answered")
-        return [key.data for key, _ in self._lines.select()]
 
     def _publish(self, state: State) -> None:
         """Write down what workers read of a state: nobody is at work, so the last one may be written over."""

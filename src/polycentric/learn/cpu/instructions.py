@@ -100,7 +100,7 @@ class StepList:
         for i, (node, value) in enumerate(zip(inputs, values, strict=True)):
             self.known[node] = _seen(i, value, self.clients)
         self.storage = storages(values)
-        self.between, self.sizes = 0, list[int]()  # numbers that stand in between, and where each piece of them begins
+        self.between, self.begins = 0, list[int]()  # numbers that stand in between, and where each piece of them begins
         self.numbers, self.instructions = list[Number](), list[Instruction]()
         self.operations = 0  # of a client's step
 
@@ -113,10 +113,10 @@ class StepList:
         """All steps."""
         held = [value.data_ptr() if isinstance(value, Tensor) else None for value in shared]
         places = [*held, *(value.data_ptr() for value in given)]
-        moves = [*[0] * len(held), *(value.stride(0) for value in given), *[0] * len(self.sizes)]
+        moves = [*[0] * len(held), *(value.stride(0) for value in given), *[0] * len(self.begins)]
         numbers = [number if at is None else shared[at] for number, at in self.numbers]
         own = torch.empty(self.between, dtype=torch.float32, device="cpu")
-        memory = [*places, *(own.data_ptr() + 4 * begin for begin in self.sizes)]
+        memory = [*places, *(own.data_ptr() + 4 * begin for begin in self.begins)]
         with record_function("steps in C"):  # so that a profile has a line for them
             cast(Any, library()).polycentric_take(
                 self._table,
@@ -141,15 +141,15 @@ class StepList:
 
     def new(self, *shape: int) -> TensorLayout:
         """What an operator makes: a client's at a time."""
-        place = TensorLayout(len(self.storage) + len(self.sizes), (self.clients, *shape), (0, *contiguous(shape)))
-        self.sizes.append(self.between)
+        place = TensorLayout(len(self.storage) + len(self.begins), (self.clients, *shape), (0, *contiguous(shape)))
+        self.begins.append(self.between)
         self.between += -(-place.each // LINE) * LINE
         return place
 
     def within(self, begin: int, like: TensorLayout) -> TensorLayout:
         """A part of what an operator makes, which begins at some number of it."""
-        self.sizes.append(begin)
-        return TensorLayout(len(self.storage) + len(self.sizes) - 1, like.shape, (0, *contiguous(like.shape[1:])))
+        self.begins.append(begin)
+        return TensorLayout(len(self.storage) + len(self.begins) - 1, like.shape, (0, *contiguous(like.shape[1:])))
 
     def held(self, memory: int) -> int | None:
         """Whose storage it is; None: it is our own."""

@@ -28,6 +28,11 @@ typedef struct {
 
 enum { PRODUCT, SUM, RELU, RELU_BACK, LOG_SOFTMAX, LOG_SOFTMAX_BACK, ADD, MULTIPLY, DIVIDE, ADD_PRODUCT, SHIFT, ROOT, POWER };
 
+/* F(n) with n as the compiler knows it: tiles of every size are functions of their own. */
+#define OF_4(n, F) switch (n) { case 4: F(4); break; case 3: F(3); break; case 2: F(2); break; default: F(1); }
+#define OF_5(n, F) if ((n) == 5) F(5); else OF_4(n, F)
+#define OF_6(n, F) if ((n) == 6) F(6); else OF_5(n, F)
+
 INLINE __mmask16 up_to(int64_t n) { return n >= LANES ? 0xffff : (__mmask16)((1u << n) - 1); }
 
 /* The sums of four vectors. */
@@ -75,12 +80,7 @@ INLINE void dots_across(const int I, int64_t n, int64_t k, const float *a, int64
                         int64_t b_column, float *out, int64_t out_row, const float *start, int64_t start_row,
                         float factor) {
 #define TILE(J) dots_tile(I, J, k, a, a_row, b, b_column, out, out_row, start, start_row, factor)
-    switch (n) {
-    case 4: TILE(4); break;
-    case 3: TILE(3); break;
-    case 2: TILE(2); break;
-    default: TILE(1);
-    }
+    OF_4(n, TILE)
 #undef TILE
 }
 
@@ -93,13 +93,7 @@ static void dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,
             int64_t i = t * m / tiles, high = (t + 1) * m / tiles - i;
 #define ROW(I) dots_across(I, wide, k, a + i * a_row, a_row, b + j * b_column, b_column, out + i * out_row + j, \
                            out_row, start ? start + i * start_row + j : 0, start_row, factor)
-            switch (high) {
-            case 5: ROW(5); break;
-            case 4: ROW(4); break;
-            case 3: ROW(3); break;
-            case 2: ROW(2); break;
-            default: ROW(1);
-            }
+            OF_5(high, ROW)
 #undef ROW
         }
     }
@@ -132,12 +126,7 @@ INLINE void rows_across(const int I, int64_t vectors, int64_t n, int64_t k, cons
                         int64_t a_column, const float *b, int64_t b_row, float *out, int64_t out_row,
                         const float *start, int64_t start_row, float factor) {
 #define TILE(V) rows_tile(I, V, n, k, a, a_row, a_column, b, b_row, out, out_row, start, start_row, factor)
-    switch (vectors) {
-    case 4: TILE(4); break;
-    case 3: TILE(3); break;
-    case 2: TILE(2); break;
-    default: TILE(1);
-    }
+    OF_4(vectors, TILE)
 #undef TILE
 }
 
@@ -151,14 +140,7 @@ static void add_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_
 #define ROW(I) rows_across(I, wide, n - j < wide * LANES ? n - j : wide * LANES, k, a + i * a_row, a_row, a_column, \
                            b + j, b_row, out + i * out_row + j, out_row, start ? start + i * start_row + j : 0, \
                            start_row, factor)
-            switch (high) {
-            case 6: ROW(6); break;
-            case 5: ROW(5); break;
-            case 4: ROW(4); break;
-            case 3: ROW(3); break;
-            case 2: ROW(2); break;
-            default: ROW(1);
-            }
+            OF_6(high, ROW)
 #undef ROW
         }
     }
