@@ -367,20 +367,3 @@ def test_without_a_library_rounds_are_the_same_to_rounding(blobs: Make, monkeypa
     ours = rounds(method, federation, executor="traced")
     monkeypatch.setattr(steps_in_c, "library", lambda: None)
     torch.testing.assert_close(ours, rounds(method, federation, executor="traced"), rtol=1e-4, atol=1e-6)
-
-
-def test_what_was_compiled_from_another_version_is_not_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = library_of.library.__wrapped__
-    assert find() is not None
-    other = tmp_path / "steps.c"
-    other.write_text(library_of.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(library_of, "SOURCE", other)
-    with pytest.warns(UserWarning, match="another version; install polycentric again"):
-        assert find() is None
-    broken = tmp_path / "steps.so"
-    broken.write_text("no library")
-    monkeypatch.setattr(library_of, "COMPILED", broken)
-    with pytest.warns(UserWarning, match="cannot be used"):
-        assert find() is None
-    monkeypatch.setattr(library_of, "COMPILED", tmp_path / "nothing.so")
-    assert find() is None
