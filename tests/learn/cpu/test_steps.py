@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
+import polycentric as pc
 from polycentric import Federation, Prox, fedavg, nofed
 from polycentric.learn.cpu import instructions, library as library_of, steps as steps_in_c
 from polycentric.learn.cpu.instructions import KINDS, StepList
@@ -313,6 +314,19 @@ def rounds(method: Any, federation: Federation, **how: Any) -> dict[str, Tensor]
     for _ in range(2):
         state, _ = run_round(made.method, state, made.clients)
     return state.centers
+
+
+NEVER = {"dp-fed-ls", "fedsgd", "fomaml", "gate", "maml", "mocha"}  # other operators, or no steps that are repeated
+
+
+@pytest.mark.parametrize("name", sorted(pc.METHODS))
+def test_methods_take_their_steps_in_c_but_for_six(name: str, blobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    take = StepList.take
+    monkeypatch.setattr(StepList, "take", lambda *given: counted.append(1) or take(*given))
+    model = "logistic" if name == "mocha" else "mlp"
+    rounds(pc.METHODS[name](), blobs(sizes=(9, 30, 14, 14)), executor="traced", model=model)
+    assert bool(counted) == (name not in NEVER)
 
 
 @pytest.mark.parametrize("name", METHODS)
